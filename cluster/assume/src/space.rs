@@ -9,8 +9,8 @@ use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::bgp::{BgpConfiguration, Remote};
 use manx_objects::object::calico::{self, EntityRule};
-use manx_objects::object::cluster::{ClusterMatch, ClusterPeer};
-use manx_objects::object::{IpBlock, Object, Peer};
+use manx_objects::object::cluster::{ClusterMatch, ClusterNetworkPolicy, ClusterPeer};
+use manx_objects::object::{IpBlock, NetworkPolicy, Object, Peer};
 
 /// A net that a rule names.
 #[derive(Debug)]
@@ -151,24 +151,8 @@ impl Space {
             Object::IpPool(pool) => self.blocks.push(pool.cidr),
             Object::ServiceCidr(ranges) => self.blocks.extend(&ranges.cidrs),
             Object::NetworkSet(set) => self.name(&set.nets, &[]),
-            Object::NetworkPolicy(policy) => {
-                let rules = policy.ingress.iter().chain(&policy.egress).flatten();
-                for peer in rules.flat_map(|rule| rule.peers.iter().flatten()) {
-                    if let Peer::IpBlock(IpBlock { cidr, except }) = peer {
-                        self.name(&[*cidr], except);
-                    }
-                }
-            }
-            Object::ClusterNetworkPolicy(policy) => {
-                for rule in policy.ingress.iter().chain(&policy.egress) {
-                    let ClusterMatch::Of { peers, .. } = &rule.matches else { continue };
-                    for peer in peers {
-                        if let ClusterPeer::Networks(nets) = peer {
-                            self.name(nets, &[]);
-                        }
-                    }
-                }
-            }
+            Object::NetworkPolicy(policy) => self.add_nets_of_policy(policy),
+            Object::ClusterNetworkPolicy(policy) => self.add_nets_of_cluster_policy(policy),
             Object::CalicoPolicy(policy) => self.add_rules(&[&policy.ingress, &policy.egress]),
             Object::Profile(profile) => self.add_rules(&[&profile.ingress, &profile.egress]),
             Object::FelixConfiguration(felix) => {
@@ -197,6 +181,29 @@ impl Space {
         }
     }
 
+    /// Adds the nets that the rules of a NetworkPolicy of Kubernetes name.
+    fn add_nets_of_policy(&mut self, policy: &NetworkPolicy) {
+        let rules = policy.ingress.iter().chain(&policy.egress).flatten();
+        for peer in rules.flat_map(|rule| rule.peers.iter().flatten()) {
+            if let Peer::IpBlock(IpBlock { cidr, except }) = peer {
+                self.name(&[*cidr], except);
+            }
+        }
+    }
+
+    /// Adds the nets that the rules of a ClusterNetworkPolicy name.
+    fn add_nets_of_cluster_policy(&mut self, policy: &ClusterNetworkPolicy) {
+        for rule in policy.ingress.iter().chain(&policy.egress) {
+            let ClusterMatch::Of { peers, .. } = &rule.matches else { continue };
+            for peer in peers {
+                if let ClusterPeer::Networks(nets) = peer {
+                    self.name(nets, &[]);
+                }
+            }
+        }
+    }
+
+    /// Adds the nets that rules of Calico name.
     fn add_rules(&mut self, rules: &[&Vec<calico::Rule>]) {
         for rule in rules.iter().copied().flatten() {
             for EntityRule { nets, not_nets, .. } in [&rule.source, &rule.destination] {

@@ -15,15 +15,10 @@ pub(super) fn decode(
     metadata: Metadata,
     out: &mut Findings,
 ) -> (Option<Object>, Invalid) {
-    let policy = |object, subject| (Some(object), Invalid { subject, ..Invalid::default() });
     let object = match kind {
         Kind::Namespace => Some(Object::Namespace(namespace::namespace(root, name, metadata, out))),
         Kind::Node => Some(Object::Node(Box::new(node::node(root, &metadata, out)))),
-        Kind::Pod => {
-            let pod = pod::decode(root, metadata, out);
-            let invalid = Invalid::of_pod(&pod);
-            return (Some(Object::Pod(Box::new(pod))), invalid);
-        }
+        Kind::Pod => return decode_pod(root, metadata, out),
         Kind::ServiceAccount => {
             Some(Object::ServiceAccount(service::service_account(root, metadata, out)))
         }
@@ -43,31 +38,18 @@ pub(super) fn decode(
         Kind::BlockAffinity => {
             calico::block_affinity(root, out).map(Box::new).map(Object::BlockAffinity)
         }
-        Kind::NetworkPolicy | Kind::StagedKubernetesNetworkPolicy => {
-            let (wire, selector) = network_policy::decode(root, kind.staged(), out);
-            let object = Object::NetworkPolicy(Box::new(wire));
-            return policy(object, selector.map(Subject::Kubernetes));
-        }
-        Kind::ClusterNetworkPolicy
+        Kind::NetworkPolicy
+        | Kind::StagedKubernetesNetworkPolicy
+        | Kind::ClusterNetworkPolicy
         | Kind::AdminNetworkPolicy
-        | Kind::BaselineAdminNetworkPolicy => {
-            let (wire, pods) = cluster::decode(root, kind, out);
-            let object = Object::ClusterNetworkPolicy(Box::new(wire));
-            return policy(object, pods.map(Subject::Cluster));
-        }
-        Kind::CalicoNetworkPolicy
+        | Kind::BaselineAdminNetworkPolicy
+        | Kind::CalicoNetworkPolicy
         | Kind::GlobalNetworkPolicy
         | Kind::StagedNetworkPolicy
-        | Kind::StagedGlobalNetworkPolicy => {
-            let (wire, subject) = calico::decode(root, kind, out);
-            return policy(Object::CalicoPolicy(Box::new(wire)), subject.map(Subject::Calico));
-        }
+        | Kind::StagedGlobalNetworkPolicy => return decode_policy(root, kind, out),
         Kind::Tier => Some(Object::Tier(calico::tier(root, name, out))),
         Kind::NetworkSet | Kind::GlobalNetworkSet => {
-            let labels = metadata.labels_readable.then(|| metadata.labels.clone());
-            let set = calico::network_set(root, metadata, out);
-            let invalid = Invalid { labels, ..Invalid::default() };
-            return (Some(Object::NetworkSet(Box::new(set))), invalid);
+            return decode_network_set(root, metadata, out);
         }
         Kind::HostEndpoint => calico::host_endpoint(root, metadata, out)
             .map(|endpoint| Object::HostEndpoint(Box::new(endpoint))),
@@ -83,4 +65,48 @@ pub(super) fn decode(
         Kind::BgpFilter => calico::bgp_filter(root, out).map(Box::new).map(Object::BgpFilter),
     };
     (object, Invalid::default())
+}
+
+/// Decodes a pod, and the parts that are known even if the pod is invalid.
+fn decode_pod(
+    root: &Cursor<'_>,
+    metadata: Metadata,
+    out: &mut Findings,
+) -> (Option<Object>, Invalid) {
+    let pod = pod::decode(root, metadata, out);
+    let invalid = Invalid::of_pod(&pod);
+    (Some(Object::Pod(Box::new(pod))), invalid)
+}
+
+/// Decodes a policy, and the subject that is known even if the policy is invalid. Every policy that is neither a
+/// NetworkPolicy of Kubernetes nor a cluster network policy is Calico's.
+fn decode_policy(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> (Option<Object>, Invalid) {
+    let (policy, subject) = match kind {
+        Kind::NetworkPolicy | Kind::StagedKubernetesNetworkPolicy => {
+            let (wire, selector) = network_policy::decode(root, kind.staged(), out);
+            (Object::NetworkPolicy(Box::new(wire)), selector.map(Subject::Kubernetes))
+        }
+        Kind::ClusterNetworkPolicy
+        | Kind::AdminNetworkPolicy
+        | Kind::BaselineAdminNetworkPolicy => {
+            let (wire, pods) = cluster::decode(root, kind, out);
+            (Object::ClusterNetworkPolicy(Box::new(wire)), pods.map(Subject::Cluster))
+        }
+        _ => {
+            let (wire, subject) = calico::decode(root, kind, out);
+            (Object::CalicoPolicy(Box::new(wire)), subject.map(Subject::Calico))
+        }
+    };
+    (Some(policy), Invalid { subject, ..Invalid::default() })
+}
+
+/// Decodes a network set, and the labels that are known even if the set is invalid.
+fn decode_network_set(
+    root: &Cursor<'_>,
+    metadata: Metadata,
+    out: &mut Findings,
+) -> (Option<Object>, Invalid) {
+    let labels = metadata.labels_readable.then(|| metadata.labels.clone());
+    let set = calico::network_set(root, metadata, out);
+    (Some(Object::NetworkSet(Box::new(set))), Invalid { labels, ..Invalid::default() })
 }

@@ -133,26 +133,7 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
         return metadata;
     }
     if let Some(name) = cursor.required(out, "name", "the object's name") {
-        match kind {
-            // Names that become part of other names have no dots.
-            Kind::Namespace | Kind::Service | Kind::Tier => {
-                name.parsed(out, DNS_LABEL, |text| is_dns_label(text).then_some(()));
-            }
-            Kind::CalicoNetworkPolicy
-            | Kind::GlobalNetworkPolicy
-            | Kind::StagedNetworkPolicy
-            | Kind::StagedGlobalNetworkPolicy => {
-                let legal = |text: &str| is_policy_name(text, kind.namespaced()).then_some(());
-                name.parsed(out, POLICY_NAME, legal);
-            }
-            Kind::BaselineAdminNetworkPolicy => {
-                let expected = "default: there is one such policy at most";
-                name.parsed(out, expected, |text| (text == "default").then_some(()));
-            }
-            _ => {
-                name.parsed(out, DNS_SUBDOMAIN, |text| is_dns_subdomain(text).then_some(()));
-            }
-        }
+        check_name(&name, kind, out);
     }
     if let Some(namespace) = cursor.field("namespace") {
         if kind.namespaced() {
@@ -185,6 +166,30 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
     metadata.deleting = cursor.field("deletionTimestamp").is_some();
     metadata.owner = owner(&cursor);
     metadata
+}
+
+/// Checks that a name is legal for its kind of object.
+fn check_name(name: &Cursor<'_>, kind: Kind, out: &mut Findings) {
+    match kind {
+        // Names that become part of other names have no dots.
+        Kind::Namespace | Kind::Service | Kind::Tier => {
+            name.parsed(out, DNS_LABEL, |text| is_dns_label(text).then_some(()));
+        }
+        Kind::CalicoNetworkPolicy
+        | Kind::GlobalNetworkPolicy
+        | Kind::StagedNetworkPolicy
+        | Kind::StagedGlobalNetworkPolicy => {
+            let legal = |text: &str| is_policy_name(text, kind.namespaced()).then_some(());
+            name.parsed(out, POLICY_NAME, legal);
+        }
+        Kind::BaselineAdminNetworkPolicy => {
+            let expected = "default: there is one such policy at most";
+            name.parsed(out, expected, |text| (text == "default").then_some(()));
+        }
+        _ => {
+            name.parsed(out, DNS_SUBDOMAIN, |text| is_dns_subdomain(text).then_some(()));
+        }
+    }
 }
 
 /// Reads the `metadata` of a pod template, which consists of labels and annotations without a name.

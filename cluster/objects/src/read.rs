@@ -206,32 +206,13 @@ impl Reader<'_> {
             Some(Value::Null) if kind.is_some() => Some(&[][..]),
             _ => None,
         };
-        let list = kind.map_or(Some(""), |kind| kind.strip_suffix("List"));
-        if let (Some(item_kind), Some(items)) = (list, items) {
+        let item_kind = kind.map_or(Some(""), |kind| kind.strip_suffix("List"));
+        if let (Some(item_kind), Some(items)) = (item_kind, items) {
             // The items fail closed even if the kind of the list is missing.
             if kind.is_none() || version.is_none() {
                 self.unidentified(node, document, kind, &[]);
             }
-            // An empty list of one kind states that there are no objects of this kind, as in the output of `kubectl
-            // cluster-info dump`.
-            let of_kind = !item_kind.is_empty() && !is_policy(item_kind);
-            if items.is_empty() && flaws.is_empty() && !of_kind {
-                let (severity, field) = (Severity::Warning, "items".to_owned());
-                let at = node.get("items").map_or(node.at, |items| items.at);
-                self.report(
-                    document,
-                    None,
-                    Finding { severity, at, field, cause: Cause::EmptyList },
-                );
-            }
-            let item_kind = (!item_kind.is_empty()).then_some(item_kind);
-            // A flaw could belong to any item. The first flaw makes every item invalid, and the others are reported
-            // once.
-            let (first, further) = flaws.split_at(flaws.len().min(items.len()).min(1));
-            self.report_all(document, None, Findings::of_flaws(further), node);
-            for item in items {
-                self.value(item, document, (item_kind, version), first);
-            }
+            self.list(node, document, (item_kind, version), items, flaws);
             return;
         }
         if let Some(claim) = ClaimedKind::new(node, kind, version) {
@@ -252,6 +233,32 @@ impl Reader<'_> {
             return;
         }
         self.unread(node, document, (&shown(kind), &shown(version)), flaws);
+    }
+
+    /// Reads the items of a list. `item_kind` is empty if the list may have items of any kind.
+    fn list(
+        &mut self,
+        node: &Node,
+        document: usize,
+        (item_kind, version): (&str, Option<&str>),
+        items: &[Node],
+        flaws: &[Flaw],
+    ) {
+        // An empty list of one kind states that there are no objects of this kind, as in the output of `kubectl
+        // cluster-info dump`.
+        let of_kind = !item_kind.is_empty() && !is_policy(item_kind);
+        if items.is_empty() && flaws.is_empty() && !of_kind {
+            let (severity, field) = (Severity::Warning, "items".to_owned());
+            let at = node.get("items").map_or(node.at, |items| items.at);
+            self.report(document, None, Finding { severity, at, field, cause: Cause::EmptyList });
+        }
+        let item_kind = (!item_kind.is_empty()).then_some(item_kind);
+        // A flaw could belong to any item. The first flaw makes every item invalid, and the others are reported once.
+        let (first, further) = flaws.split_at(flaws.len().min(items.len()).min(1));
+        self.report_all(document, None, Findings::of_flaws(further), node);
+        for item in items {
+            self.value(item, document, (item_kind, version), first);
+        }
     }
 
     /// Reports a document of a kind that Manx does not read. If it has a template of pods, it counts as a workload.

@@ -23,6 +23,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
 use std::sync::{Arc, OnceLock};
 
+use ahash::AHashMap;
+
 use super::address_delta::AddressDelta;
 use super::closed_namespaces::{ClosedNamespaces, SHARE};
 use super::pod_change::PodChange;
@@ -31,9 +33,11 @@ use crate::common::{LARGE_CLUSTER, Rebuild, join, join_with};
 use crate::image::{Chain, ChangeCounters, Image, Path, PeerTables};
 use crate::model::{Direction, Model};
 use crate::peers::{
-    Addresses, AtomPredicates, ClassMap, Classifier, IdentityInterner, MemberKinds, Members,
-    NO_CLASS, PodIndex, SetPrefixes, TermsInUse, TooMany, Truths, evaluate, most_truths,
+    Addresses, AtomPredicates, ClassMap, Classes, Classifier, IdentityInterner, MemberKinds,
+    MemberPredicates, Members, NO_CLASS, PodIndex, PredicateSet, Predicates, SetPrefixes,
+    TermsInUse, TooMany, Truths, evaluate, most_truths,
 };
+use crate::prefix_map::PrefixMap;
 use crate::resolve::{LocalName, PolicyOrder, ResolveCache, Resolved, resolve};
 use crate::rows::{Cells, Chains, ClassColumns, LocalPods, NewChain, RowBuilder, RowTables};
 
@@ -296,28 +300,19 @@ fn compile_peers(
     (members, of_sets): (Members<'_>, SetPrefixes),
 ) -> Result<(CompileState, Option<ClassColumns>), TooMany> {
     let mut truths = Truths::new(most);
-    let mut in_use = TermsInUse::of_peers(resolved, &cache.vocabulary);
-    let (predicates, member_predicates) =
-        evaluate(&cache.vocabulary, &in_use, &members, local, &mut truths)?;
-    // Predicates that come into use later get numbers after those of port sets.
-    let of_port_sets = &predicates.all[cache.vocabulary.predicates.len()..];
-    cache.vocabulary.predicates.extend_from_slice(of_port_sets);
-    in_use.predicates.resize(predicates.all.len(), false);
+    let (predicates, member_predicates, in_use) =
+        evaluate_members(resolved, &mut cache, &members, local, &mut truths)?;
     let atoms = AtomPredicates::new(&predicates.all);
     let (kinds, of_members) = MemberKinds::from_members(&members, &member_predicates);
     let addresses = Addresses::new(model, &members, of_sets, &of_members, &atoms);
     let predicate_keys = interner.predicate_keys_of_all(&predicates.all);
     let mut classifier = Classifier::new(interner, &kinds, &atoms, &predicate_keys, &mut truths);
     let mut identities = addresses.identities(&mut classifier)?;
-    let finish_classes = || {
-        let classes = classifier.finish();
-        let columns = ClassColumns::new(&classes.predicate_sets, predicates.all.len());
-        (classes, columns)
-    };
+    let finish_classes = || finish_classes(classifier, predicates.all.len());
     let is_large = identities.len() >= LARGE_CLUSTER;
-    let ((mut classes, columns), prefixes) =
+    let ((classes, columns), prefixes) =
         join_with(is_large, finish_classes, &mut identities, |it| take(it).into_prefix_map());
-    let pods = LocalPods {
+    let pod_predicate_sets = LocalPods {
         model,
         members: &members,
         member_predicates: &member_predicates,
@@ -325,27 +320,19 @@ fn compile_peers(
         atoms: &atoms,
         addresses: &addresses,
         prefixes: &prefixes,
-    };
-    let pod_predicate_sets = pods.all(local);
-    let spare = SPARE_IDENTITIES + classes.of_identity.len() / 8;
-    classes.of_identity.resize(classes.of_identity.len() + spare, NO_CLASS);
+    }
+    .all(local);
+    let (peers, class_of) = peer_tables(predicates, prefixes, classes);
     let own_pods = local.iter().filter_map(|name| model.endpoints.get(name));
     let state = CompileState {
         serial: 0,
         marks: model.marks(),
         own_addresses: own_pods.flat_map(|pod| pod.addresses.iter().copied()).collect(),
-        counts: member_predicates.counts(predicates.all.len()),
+        counts: member_predicates.counts(peers.predicates.all.len()),
         most_truths: most,
-        most_classes: classes.predicate_sets.len() * 2 + SPARE_CLASSES,
-        class_of: classes.by_predicate_set,
-        peers: Arc::new(PeerTables {
-            prefixes,
-            changes: ChangeCounters::default(),
-            classes: ClassMap::new(classes.first, &classes.of_identity),
-            class_predicate_sets: classes.predicate_sets.into(),
-            predicates: Arc::new(predicates),
-            identities: classes.identities,
-        }),
+        most_classes: peers.class_predicate_sets.len() * 2 + SPARE_CLASSES,
+        class_of,
+        peers: Arc::new(peers),
         kinds,
         atoms,
         addresses,
@@ -361,4 +348,50 @@ fn compile_peers(
         pods: PodIndex::default(),
     };
     Ok((state, columns))
+}
+
+/// Evaluates the predicates for all members. Returns also the terms that rules use for peers.
+fn evaluate_members(
+    resolved: &Resolved,
+    cache: &mut ResolveCache,
+    members: &Members<'_>,
+    local: &BTreeSet<LocalName>,
+    truths: &mut Truths,
+) -> Result<(Predicates, MemberPredicates, TermsInUse), TooMany> {
+    let mut in_use = TermsInUse::of_peers(resolved, &cache.vocabulary);
+    let (predicates, of_members) = evaluate(&cache.vocabulary, &in_use, members, local, truths)?;
+    // Predicates that come into use later get numbers after those of port sets.
+    let of_port_sets = &predicates.all[cache.vocabulary.predicates.len()..];
+    cache.vocabulary.predicates.extend_from_slice(of_port_sets);
+    in_use.predicates.resize(predicates.all.len(), false);
+    Ok((predicates, of_members, in_use))
+}
+
+/// Finishes the classes. Returns also the classes of each predicate, unless a class has no family.
+fn finish_classes(
+    classifier: Classifier<'_>,
+    predicates: usize,
+) -> (Classes, Option<ClassColumns>) {
+    let classes = classifier.finish();
+    let columns = ClassColumns::new(&classes.predicate_sets, predicates);
+    (classes, columns)
+}
+
+/// Builds the address tables, with room for new identities, and returns the classes by predicate set.
+fn peer_tables(
+    predicates: Predicates,
+    prefixes: PrefixMap,
+    mut classes: Classes,
+) -> (PeerTables, AHashMap<PredicateSet, u32>) {
+    let spare = SPARE_IDENTITIES + classes.of_identity.len() / 8;
+    classes.of_identity.resize(classes.of_identity.len() + spare, NO_CLASS);
+    let tables = PeerTables {
+        prefixes,
+        changes: ChangeCounters::default(),
+        classes: ClassMap::new(classes.first, &classes.of_identity),
+        class_predicate_sets: classes.predicate_sets.into(),
+        predicates: Arc::new(predicates),
+        identities: classes.identities,
+    };
+    (tables, classes.by_predicate_set)
 }

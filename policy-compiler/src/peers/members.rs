@@ -182,6 +182,17 @@ impl<'m> Members<'m> {
             sets: 0,
             services: 0,
         };
+        members.push_pods(model);
+        members.sets = members.all.len();
+        members.push_sets(model);
+        members.push_hosts(model);
+        members.services = members.all.len();
+        members.push_services(model);
+        members
+    }
+
+    /// Adds the pods, in one run for each namespace.
+    fn push_pods(&mut self, model: &'m Model) {
         let accounts: AHashMap<(&str, &str), &Labels> = model
             .service_accounts
             .iter()
@@ -193,7 +204,7 @@ impl<'m> Members<'m> {
             let (here, after) = rest.split_at(count_in_namespace(rest, namespace));
             rest = after;
             let around = Some(model.namespace_labels(namespace));
-            members.push_run_in(namespace, here.len());
+            self.push_run_in(namespace, here.len());
             for (ObjectName { name, .. }, endpoint) in here {
                 let mut account = None;
                 // Leaving the pod unread here saves a cache miss for each pod.
@@ -202,7 +213,7 @@ impl<'m> Members<'m> {
                     account = named.and_then(|it| accounts.get(&(namespace.as_str(), it))).copied();
                 }
                 let what = MemberObject::Pod(endpoint);
-                members.all.push(Member {
+                self.all.push(Member {
                     namespace,
                     name,
                     object: what,
@@ -211,18 +222,21 @@ impl<'m> Members<'m> {
                 });
             }
         }
-        members.sets = members.all.len();
+    }
+
+    /// Adds the network sets, in one run for each namespace.
+    fn push_sets(&mut self, model: &'m Model) {
         let sets: Vec<_> = model.network_sets.iter().collect();
         for here in sets.chunk_by(|a, b| a.0.namespace == b.0.namespace) {
             for (at, (ObjectName { namespace, name }, set)) in here.iter().enumerate() {
                 let around = (!namespace.is_empty()).then(|| model.namespace_labels(namespace));
                 match around {
-                    None => members.push_run(1),
-                    Some(_) if at == 0 => members.push_run_in(namespace, here.len()),
+                    None => self.push_run(1),
+                    Some(_) if at == 0 => self.push_run_in(namespace, here.len()),
                     Some(_) => {}
                 }
                 let what = MemberObject::Set(set);
-                members.all.push(Member {
+                self.all.push(Member {
                     namespace,
                     name,
                     object: what,
@@ -231,10 +245,14 @@ impl<'m> Members<'m> {
                 });
             }
         }
+    }
+
+    /// Adds the host endpoints.
+    fn push_hosts(&mut self, model: &'m Model) {
         for (name, host) in &model.host_endpoints {
             let what = MemberObject::Host(host);
-            members.push_run(1);
-            members.all.push(Member {
+            self.push_run(1);
+            self.all.push(Member {
                 namespace: "",
                 name,
                 object: what,
@@ -242,12 +260,15 @@ impl<'m> Members<'m> {
                 account_labels: None,
             });
         }
-        members.services = members.all.len();
+    }
+
+    /// Adds the endpoints of services.
+    fn push_services(&mut self, model: &'m Model) {
         for (name, service) in &model.services {
             for some in service.iter() {
                 let what = MemberObject::Service(name, some);
                 let ObjectName { namespace, name } = name;
-                members.all.push(Member {
+                self.all.push(Member {
                     namespace,
                     name,
                     object: what,
@@ -256,7 +277,6 @@ impl<'m> Members<'m> {
                 });
             }
         }
-        members
     }
 
     /// Turns the next `len` members into a run.

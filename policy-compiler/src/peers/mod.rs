@@ -24,7 +24,7 @@ mod weights;
 pub(crate) use addresses::{Addresses, PrefixEdit, SetPrefixes};
 pub(crate) use atoms::AtomPredicates;
 pub(crate) use class_map::{ClassMap, NO_CLASS};
-pub(crate) use classes::{Classifier, NewClass, classes_by_predicate};
+pub(crate) use classes::{Classes, Classifier, NewClass, classes_by_predicate};
 pub(crate) use identity::{IdentityInterner, PredicateKey};
 pub(crate) use member_kinds::{MemberKindId, MemberKinds};
 pub(crate) use members::{Member, Members};

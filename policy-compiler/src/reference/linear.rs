@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 
 use ipnet::IpNet;
 
@@ -37,6 +38,18 @@ enum EndpointName<'m> {
 struct Candidate<'a> {
     view: LabelView<'a>,
     named_ports: Vec<&'a NamedPort>,
+}
+
+/// The result of one policy.
+enum PolicyEnd {
+    /// No rule except `Log` rules matches.
+    NoMatch,
+    /// A rule of a staged policy matches. It is only noted.
+    Staged,
+    /// A `Pass` rule matches, so the rest of the tier is skipped.
+    Pass,
+    /// This rule decides.
+    Verdict(RuleName, Verdict),
 }
 
 /// The results of all terms of some rules for one peer.
@@ -261,58 +274,11 @@ impl<'m> Reference<'m> {
         }
         let sound: Vec<_> = policies.iter().filter(|(_, policy)| !policy.broken).collect();
         let mut first_enforced = None;
-        let mut at = 0;
-        while let Some((_, policy)) = sound.get(at) {
-            let tier = &policy.tier;
-            let end =
-                at + sound[at..].iter().take_while(|(_, policy)| policy.tier == *tier).count();
-            let denies = self.model.tier(tier).default_action == DefaultAction::Deny
-                && matches!(stage, Stage::Pod | Stage::Host | Stage::Forward);
-            let all_staged = sound[at..end].iter().all(|(name, _)| name.kind.staged());
-            let mut first_of_tier: Option<&PolicyName> = None;
-            let mut passed = false;
-            for (name, policy) in &sound[at..end] {
-                let mut matched = false;
-                if !name.kind.staged() {
-                    first_of_tier.get_or_insert(name);
-                    first_enforced.get_or_insert(*name);
-                }
-                for rule in policy.rules(direction).unwrap_or_default() {
-                    if !evaluation.rule_matches(rule) {
-                        continue;
-                    }
-                    let index = rule.index;
-                    let rule_name = RuleName { policy: (*name).clone().into(), direction, index };
-                    let mut note = |action| {
-                        noted.push(Noted::Rule(rule_name.clone(), action));
-                    };
-                    match rule.action {
-                        Action::Log => note(Action::Log),
-                        action if name.kind.staged() => {
-                            note(action);
-                            matched = true;
-                            break;
-                        }
-                        Action::Pass => {
-                            note(Action::Pass);
-                            passed = true;
-                            break;
-                        }
-                        Action::Allow => return Reason::Rule(rule_name, Verdict::Allow),
-                        Action::Deny => return Reason::Rule(rule_name, Verdict::Deny),
-                    }
-                }
-                if passed {
-                    break;
-                }
-                if all_staged && denies && !matched {
-                    noted.push(Noted::TierEnd(direction, (*name).clone().into()));
-                }
+        for tier in sound.chunk_by(|(_, one), (_, other)| one.tier == other.tier) {
+            match self.decide_tier(tier, stage, evaluation, noted) {
+                ControlFlow::Break(reason) => return reason,
+                ControlFlow::Continue(first) => first_enforced = first_enforced.or(first),
             }
-            if let (Some(first), true, false) = (first_of_tier, denies, passed) {
-                return Reason::Isolated(direction, first.clone());
-            }
-            at = end;
         }
         match stage {
             Stage::Pod => Reason::NotIsolated(direction),
@@ -322,6 +288,43 @@ impl<'m> Reference<'m> {
             },
             Stage::PreDnat | Stage::Untracked => Reason::NoHostPolicy(direction),
             Stage::Host => self.by_profiles(local, evaluation),
+        }
+    }
+
+    /// Evaluates the policies of one tier in order. Returns `Break` with the reason if the tier decides. Otherwise
+    /// returns the first enforced policy that was evaluated, and the next tier decides.
+    fn decide_tier<'p>(
+        &self,
+        policies: &[&(&'p PolicyName, &Policy)],
+        stage: Stage,
+        evaluation: &Evaluation<'_>,
+        noted: &mut Vec<Noted>,
+    ) -> ControlFlow<Reason, Option<&'p PolicyName>> {
+        let direction = evaluation.direction;
+        let denies = matches!(stage, Stage::Pod | Stage::Host | Stage::Forward)
+            && policies.first().is_some_and(|(_, policy)| {
+                self.model.tier(&policy.tier).default_action == DefaultAction::Deny
+            });
+        let all_staged = policies.iter().all(|(name, _)| name.kind.staged());
+        let mut first = None;
+        for (name, policy) in policies {
+            if !name.kind.staged() {
+                first.get_or_insert(*name);
+            }
+            match decide_policy(name, policy, evaluation, noted) {
+                PolicyEnd::Verdict(rule, verdict) => {
+                    return ControlFlow::Break(Reason::Rule(rule, verdict));
+                }
+                PolicyEnd::Pass => return ControlFlow::Continue(first),
+                PolicyEnd::NoMatch if all_staged && denies => {
+                    noted.push(Noted::TierEnd(direction, (*name).clone().into()));
+                }
+                PolicyEnd::NoMatch | PolicyEnd::Staged => {}
+            }
+        }
+        match first {
+            Some(first) if denies => ControlFlow::Break(Reason::Isolated(direction, first.clone())),
+            _ => ControlFlow::Continue(first),
         }
     }
 
@@ -527,6 +530,38 @@ impl Evaluation<'_> {
         let endpoints = self.reference.model.services.get(service);
         endpoints.is_some_and(|endpoints| endpoints.iter().any(serves))
     }
+}
+
+/// Evaluates the rules of a policy in order, up to the first that matches and is not a `Log` rule. Notes the rules that
+/// match without a verdict.
+fn decide_policy(
+    name: &PolicyName,
+    policy: &Policy,
+    evaluation: &Evaluation<'_>,
+    noted: &mut Vec<Noted>,
+) -> PolicyEnd {
+    let direction = evaluation.direction;
+    for rule in policy.rules(direction).unwrap_or_default() {
+        if !evaluation.rule_matches(rule) {
+            continue;
+        }
+        let index = rule.index;
+        let rule_name = RuleName { policy: name.clone().into(), direction, index };
+        match rule.action {
+            Action::Log => noted.push(Noted::Rule(rule_name, Action::Log)),
+            action if name.kind.staged() => {
+                noted.push(Noted::Rule(rule_name, action));
+                return PolicyEnd::Staged;
+            }
+            Action::Pass => {
+                noted.push(Noted::Rule(rule_name, Action::Pass));
+                return PolicyEnd::Pass;
+            }
+            Action::Allow => return PolicyEnd::Verdict(rule_name, Verdict::Allow),
+            Action::Deny => return PolicyEnd::Verdict(rule_name, Verdict::Deny),
+        }
+    }
+    PolicyEnd::NoMatch
 }
 
 fn within<'n>(address: IpAddr, nets: impl IntoIterator<Item = &'n IpNet>) -> bool {

@@ -56,11 +56,8 @@ impl<'a> Clauses<'a> {
         let ports = &predicates.possible_ports;
         let local = &chain.local[family as usize];
         let local = AddressFacts { predicates: local, family, possible_ports: ports };
-        let mut ranks = AHashMap::with_capacity(ranked.len());
-        ranks.extend(ranked.iter().zip(0u32..));
-        let (mut all, mut groups) = (Vec::new(), Vec::new());
-        let (mut wanting, mut excluding) = (Vec::new(), Vec::new());
-        let mut looks_at_ports = false;
+        let mut draft = Draft { ranks: AHashMap::with_capacity(ranked.len()), ..Draft::default() };
+        draft.ranks.extend(ranked.iter().copied().zip(0u32..));
         let list: &'a ResolvedList = chain.list;
         for (step, at) in list.steps.steps.iter().zip(0..) {
             if !step.rule.families[family as usize] {
@@ -71,44 +68,10 @@ impl<'a> Clauses<'a> {
                 found.push(way);
             });
             for way in found {
-                let number = all.len() as u32;
-                let entity = match &way {
-                    Alternative::Fixed(..) => None,
-                    Alternative::Where(entity, _) => Some(*entity),
-                    Alternative::PerPeer(way) => Some(way.peer),
-                };
-                // If no row has a predicate, excluding it makes no difference, and a clause that requires it never
-                // matches.
-                let rank = |predicate: &PredicateId| ranks.get(predicate).copied();
-                let wanted = match (&way, entity) {
-                    (Alternative::Fixed(wanted, _), _) => wanted.as_slice(),
-                    (_, Some(entity)) => &*entity.wanted,
-                    (_, None) => &[],
-                };
-                let Some(wanted) = wanted.iter().map(rank).collect::<Option<Vec<u32>>>() else {
-                    continue;
-                };
-                wanting.extend(wanted.into_iter().map(|rank| (rank, number)));
-                let unwanted = entity.map_or(&[][..], |entity| &entity.unwanted);
-                excluding.extend(unwanted.iter().filter_map(|it| Some((rank(it)?, number))));
-                work.spend(1 + unwanted.len())?;
-                let (matches, looks_at) = match way {
-                    Alternative::Fixed(_, claim) | Alternative::Where(_, claim) => {
-                        (ClauseMatch::Fixed(claim), parts(claim, match_sets))
-                    }
-                    Alternative::PerPeer(way) => {
-                        looks_at_ports = true;
-                        (ClauseMatch::PerPeer(way), u16::MAX)
-                    }
-                };
-                let group = groups.iter().position(|group| *group == looks_at);
-                let group = group.unwrap_or_else(|| {
-                    groups.push(looks_at);
-                    groups.len() - 1
-                });
-                all.push(Clause { step: at, matches, group: group as u32 });
+                draft.add_alternative(at, way, match_sets, work)?;
             }
         }
+        let Draft { ranks, all, wanting, excluding, looks_at_ports, groups } = draft;
         let sets = list.peer.port_sets.iter().filter_map(|set| ports.get(*set as usize));
         let mut of_ports = vec![false; ranked.len()];
         for (_, _, predicate) in sets.flat_map(|ports| ports.iter()) {
@@ -124,6 +87,69 @@ impl<'a> Clauses<'a> {
             looks_at_ports,
             groups,
         })
+    }
+}
+
+/// The clauses so far, and the predicates that they require or exclude.
+#[derive(Default)]
+struct Draft<'a> {
+    /// The rank of each predicate that some row has.
+    ranks: AHashMap<PredicateId, u32>,
+    all: Vec<Clause<'a>>,
+    /// The ranks of predicates, each with the number of a clause that requires it.
+    wanting: Vec<(u32, u32)>,
+    /// The ranks of predicates, each with the number of a clause that excludes it.
+    excluding: Vec<(u32, u32)>,
+    looks_at_ports: bool,
+    groups: Vec<u16>,
+}
+
+impl<'a> Draft<'a> {
+    /// Adds the clause of one alternative of a step, unless no peer can match it. Returns `None` if this takes more
+    /// work than is left.
+    fn add_alternative(
+        &mut self,
+        step: u32,
+        way: Alternative<'a>,
+        match_sets: &MatchSets,
+        work: &mut Work,
+    ) -> Option<()> {
+        let number = self.all.len() as u32;
+        let entity = match &way {
+            Alternative::Fixed(..) => None,
+            Alternative::Where(entity, _) => Some(*entity),
+            Alternative::PerPeer(way) => Some(way.peer),
+        };
+        // If no row has a predicate, excluding it makes no difference, and a clause that requires it never matches.
+        let rank = |predicate: &PredicateId| self.ranks.get(predicate).copied();
+        let wanted = match (&way, entity) {
+            (Alternative::Fixed(wanted, _), _) => wanted.as_slice(),
+            (_, Some(entity)) => &*entity.wanted,
+            (_, None) => &[],
+        };
+        let Some(wanted) = wanted.iter().map(rank).collect::<Option<Vec<u32>>>() else {
+            return Some(());
+        };
+        self.wanting.extend(wanted.into_iter().map(|rank| (rank, number)));
+        let unwanted = entity.map_or(&[][..], |entity| &entity.unwanted);
+        self.excluding.extend(unwanted.iter().filter_map(|it| Some((rank(it)?, number))));
+        work.spend(1 + unwanted.len())?;
+        let (matches, looks_at) = match way {
+            Alternative::Fixed(_, claim) | Alternative::Where(_, claim) => {
+                (ClauseMatch::Fixed(claim), parts(claim, match_sets))
+            }
+            Alternative::PerPeer(way) => {
+                self.looks_at_ports = true;
+                (ClauseMatch::PerPeer(way), u16::MAX)
+            }
+        };
+        let group = self.groups.iter().position(|group| *group == looks_at);
+        let group = group.unwrap_or_else(|| {
+            self.groups.push(looks_at);
+            self.groups.len() - 1
+        });
+        self.all.push(Clause { step, matches, group: group as u32 });
+        Some(())
     }
 }
 

@@ -86,60 +86,87 @@ impl<'a, 'd> Walk<'a, 'd> {
             if of_family.is_empty() {
                 continue;
             }
-            let order = Order::new(chain, &of_family);
-            let match_sets = &mut self.scratch.match_sets;
-            let clauses =
-                Clauses::new(chain, family, &order.ranked, self.predicates, match_sets, work)?;
-            let mut state = WalkState::new(&clauses, &self.hashes);
-            let mut known: AHashMap<u128, MadeRow> = AHashMap::new();
-            let mut entered: Vec<Frame> = Vec::new();
-            // The rows that were built on the way to the current position, each with the number of predicates and flips
-            // at its position.
-            let mut around: Vec<(usize, usize, MadeRow)> = Vec::new();
-            for (row, ranks, fork) in order.each() {
-                let same = entered.iter().zip(ranks).take_while(|(one, rank)| one.rank == **rank);
-                let same = same.count();
-                while entered.len() > same
-                    && let Some(frame) = entered.pop()
-                {
-                    work.spend(state.leave(frame, &clauses, &self.hashes))?;
-                }
-                while around.last().is_some_and(|(depth, ..)| *depth > same) {
-                    around.pop();
-                }
-                for depth in same..=ranks.len() {
-                    // At a fork the walk builds a row even if no peer needs it, because the rows after the fork differ
-                    // little from it.
-                    let is_made = around.last().is_some_and(|(made, ..)| *made == depth);
-                    if depth == ranks.len() || (depth == fork && !is_made) {
-                        let outer = around.last().copied();
-                        let outer = outer
-                            .filter(|(_, flips, row)| self.is_same(&state, *flips, *row, work));
-                        let here = match (outer, known.get(&state.hash)) {
-                            (Some((.., same)), _) => same,
-                            (None, Some(known)) => *known,
-                            (None, None) => {
-                                let set = order.predicates(&ranks[..depth], &clauses);
-                                let set = (family, set.as_slice());
-                                let here = self.row((paths, rows), &clauses, &state, set, work)?;
-                                work.fits(rows.lines.bytes())?;
-                                known.insert(state.hash, here);
-                                here
-                            }
-                        };
-                        around.push((depth, state.flips.len(), here));
-                        if depth == ranks.len() {
-                            made[row - chain.rows.start] = here.row;
+            self.rows_of_family(chain, (family, &of_family), (paths, rows), &mut made, work)?;
+        }
+        Some(made)
+    }
+
+    /// Builds the rows of one family, and writes the number of each to its place in `made`. Returns `None` if they take
+    /// more work than is left.
+    fn rows_of_family(
+        &mut self,
+        chain: &PlannedChain<'a>,
+        (family, of_family): (Family, &[usize]),
+        (paths, rows): (&mut PathTable, &mut RowInterner),
+        made: &mut [u32],
+        work: &mut Work,
+    ) -> Option<()> {
+        let order = Order::new(chain, of_family);
+        let match_sets = &mut self.scratch.match_sets;
+        let clauses =
+            Clauses::new(chain, family, &order.ranked, self.predicates, match_sets, work)?;
+        let mut state = WalkState::new(&clauses, &self.hashes);
+        let mut known: AHashMap<u128, MadeRow> = AHashMap::new();
+        let mut entered: Vec<Frame> = Vec::new();
+        // The rows that were built on the way to the current position, each with the number of predicates and flips
+        // at its position.
+        let mut around: Vec<(usize, usize, MadeRow)> = Vec::new();
+        for (row, ranks, fork) in order.each() {
+            let same = entered.iter().zip(ranks).take_while(|(one, rank)| one.rank == **rank);
+            let same = same.count();
+            self.leave_to(same, &mut entered, (&mut state, &clauses), work)?;
+            while around.last().is_some_and(|(depth, ..)| *depth > same) {
+                around.pop();
+            }
+            for depth in same..=ranks.len() {
+                // At a fork the walk builds a row even if no peer needs it, because the rows after the fork differ
+                // little from it.
+                let is_made = around.last().is_some_and(|(made, ..)| *made == depth);
+                if depth == ranks.len() || (depth == fork && !is_made) {
+                    let outer = around.last().copied();
+                    let outer =
+                        outer.filter(|(_, flips, row)| self.is_same(&state, *flips, *row, work));
+                    let here = match (outer, known.get(&state.hash)) {
+                        (Some((.., same)), _) => same,
+                        (None, Some(known)) => *known,
+                        (None, None) => {
+                            let set = order.predicates(&ranks[..depth], &clauses);
+                            let set = (family, set.as_slice());
+                            let here = self.row((paths, rows), &clauses, &state, set, work)?;
+                            work.fits(rows.lines.bytes())?;
+                            known.insert(state.hash, here);
+                            here
                         }
+                    };
+                    around.push((depth, state.flips.len(), here));
+                    if depth == ranks.len() {
+                        made[row - chain.rows.start] = here.row;
                     }
-                    if let Some(rank) = ranks.get(depth) {
-                        entered.push(Frame { rank: *rank, flips: state.flips.len() });
-                        work.spend(state.enter(*rank, &clauses, &self.hashes))?;
-                    }
+                }
+                if let Some(rank) = ranks.get(depth) {
+                    entered.push(Frame { rank: *rank, flips: state.flips.len() });
+                    work.spend(state.enter(*rank, &clauses, &self.hashes))?;
                 }
             }
         }
-        Some(made)
+        Some(())
+    }
+
+    /// Leaves the predicates that were entered after the first `depth`. Returns `None` if this takes more work than is
+    /// left.
+    fn leave_to(
+        &self,
+        depth: usize,
+        entered: &mut Vec<Frame>,
+        (state, clauses): (&mut WalkState, &Clauses<'_>),
+        work: &mut Work,
+    ) -> Option<()> {
+        while entered.len() > depth
+            && let Some(frame) = entered.pop()
+        {
+            work.spend(state.leave(frame, clauses, &self.hashes))?;
+        }
+        Some(())
     }
 
     /// Whether the current row equals one that was built on the way to it: since then only clauses have changed, none

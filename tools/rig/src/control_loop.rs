@@ -111,42 +111,46 @@ async fn handle_request(
         }
         Ok::<(), io::Error>(())
     };
-    let working = async move {
-        match request {
-            Request::Agents => {
-                let states = agents.iter().map(|agent| agent.state()).collect();
-                drop(events.send(Event::Agents(states)));
-            }
-            Request::Check => {
-                let mut rig = rig.lock().await;
-                probe(&mut rig, &events).await;
-            }
-            Request::Apply(objects) => {
-                let mut rig = rig.lock().await;
-                match rig.cluster.apply(Objects::from_json(&objects)).await {
-                    Ok(()) => probe(&mut rig, &events).await,
-                    Err(error) => drop(events.send(failed(&error))),
-                }
-            }
-            Request::Delete(names) => {
-                let references: Vec<PolicyReference> =
-                    names.iter().map(|it| it.as_str().into()).collect();
-                let mut rig = rig.lock().await;
-                match rig.cluster.delete(&references).await {
-                    Ok(keys) => {
-                        for key in keys {
-                            let _ = events.send(Event::Note(format!("deleted {key}")));
-                        }
-                        probe(&mut rig, &events).await;
-                    }
-                    Err(error) => drop(events.send(failed(&error))),
-                }
-            }
-        }
-    };
+    // The channel closes with the end of the work, and that ends `speaking`.
+    let working = async move { work(request, rig, agents, &events).await };
     tokio::select! {
         () = gone => Ok(()),
         ((), spoken) = async { tokio::join!(working, speaking) } => spoken,
+    }
+}
+
+/// Does what a request asks for, and sends the events that answer it.
+async fn work(request: Request, rig: &Mutex<Rig>, agents: &[Arc<Agent>], events: &Events) {
+    match request {
+        Request::Agents => {
+            let states = agents.iter().map(|agent| agent.state()).collect();
+            drop(events.send(Event::Agents(states)));
+        }
+        Request::Check => {
+            let mut rig = rig.lock().await;
+            probe(&mut rig, events).await;
+        }
+        Request::Apply(objects) => {
+            let mut rig = rig.lock().await;
+            match rig.cluster.apply(Objects::from_json(&objects)).await {
+                Ok(()) => probe(&mut rig, events).await,
+                Err(error) => drop(events.send(failed(&error))),
+            }
+        }
+        Request::Delete(names) => {
+            let references: Vec<PolicyReference> =
+                names.iter().map(|it| it.as_str().into()).collect();
+            let mut rig = rig.lock().await;
+            match rig.cluster.delete(&references).await {
+                Ok(keys) => {
+                    for key in keys {
+                        let _ = events.send(Event::Note(format!("deleted {key}")));
+                    }
+                    probe(&mut rig, events).await;
+                }
+                Err(error) => drop(events.send(failed(&error))),
+            }
+        }
     }
 }
 

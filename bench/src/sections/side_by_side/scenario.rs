@@ -84,26 +84,7 @@ impl Scenario {
             Self::SameNode(Some(Filter::Nftables)) => "Same node, beside nftables",
             Self::SameNode(Some(Filter::Iptables)) => "Same node, beside iptables",
             Self::AcrossNodes { overlay, super_packets, ends } => {
-                match (overlay, super_packets, ends) {
-                    (Overlay::Ipip, _, TunnelEnds::Nodes) => {
-                        "Across nodes by IPIP, beside kernel VXLAN"
-                    }
-                    (Overlay::Ipip, _, TunnelEnds::Pods) => {
-                        "Across nodes by IPIP, beside pods by kernel VXLAN"
-                    }
-                    (Overlay::Vxlan, false, TunnelEnds::Nodes) => {
-                        "Across nodes by VXLAN, beside kernel VXLAN"
-                    }
-                    (Overlay::Vxlan, false, TunnelEnds::Pods) => {
-                        "Across nodes by VXLAN, beside pods by kernel VXLAN"
-                    }
-                    (Overlay::Vxlan, true, TunnelEnds::Nodes) => {
-                        "Across nodes by VXLAN, beside kernel VXLAN with super-packets whole"
-                    }
-                    (Overlay::Vxlan, true, TunnelEnds::Pods) => {
-                        "Across nodes by VXLAN, beside pods by kernel VXLAN with super-packets whole"
-                    }
-                }
+                across_nodes(overlay, super_packets, ends)
             }
             Self::Translated(Way::ClusterIp) => {
                 "Through a cluster IP, beside nftables as of kube-proxy"
@@ -145,6 +126,24 @@ impl Scenario {
         match self {
             Self::SeparateCore(_) | Self::Switch(_) => machine.with_separate_worker(),
             _ => machine,
+        }
+    }
+}
+
+/// The description of a scenario across nodes.
+const fn across_nodes(overlay: Overlay, super_packets: bool, ends: TunnelEnds) -> &'static str {
+    match (overlay, super_packets, ends) {
+        (Overlay::Ipip, _, TunnelEnds::Nodes) => "Across nodes by IPIP, beside kernel VXLAN",
+        (Overlay::Ipip, _, TunnelEnds::Pods) => "Across nodes by IPIP, beside pods by kernel VXLAN",
+        (Overlay::Vxlan, false, TunnelEnds::Nodes) => "Across nodes by VXLAN, beside kernel VXLAN",
+        (Overlay::Vxlan, false, TunnelEnds::Pods) => {
+            "Across nodes by VXLAN, beside pods by kernel VXLAN"
+        }
+        (Overlay::Vxlan, true, TunnelEnds::Nodes) => {
+            "Across nodes by VXLAN, beside kernel VXLAN with super-packets whole"
+        }
+        (Overlay::Vxlan, true, TunnelEnds::Pods) => {
+            "Across nodes by VXLAN, beside pods by kernel VXLAN with super-packets whole"
         }
     }
 }

@@ -157,56 +157,18 @@ impl<'a> Known<'a> {
         let mut profiles: BTreeMap<&str, &Pairs> = BTreeMap::new();
         let mut hosts = Vec::new();
         for (key, stored) in &contents.objects {
-            if key.kind == Kind::Namespace {
-                known.inhabited.insert(&key.name);
-            } else if key.kind.namespaced() && !is_policy(key.kind) {
-                known.inhabited.insert(&key.namespace);
-            }
-            known.inhabitants |= matches!(
-                key.kind,
-                Kind::Pod
-                    | Kind::Workload(_)
-                    | Kind::ServiceAccount
-                    | Kind::Service
-                    | Kind::EndpointSlice
-            );
-            if key.kind == Kind::ServiceAccount {
-                known.accounts.insert((&key.namespace, &key.name));
-            }
+            known.note_key(key);
             let Some(object) = stored.state.valid() else {
                 known.global_in_doubt |=
                     matches!(key.kind, Kind::GlobalNetworkSet | Kind::HostEndpoint | Kind::Profile);
                 continue;
             };
             match object {
-                Object::Workload(workload) => {
-                    let account = workload.template.service_account.as_deref();
-                    known.accounts.insert((&key.namespace, account.unwrap_or("default")));
-                }
-                Object::Pod(pod) => {
-                    let account = pod.service_account.as_deref().unwrap_or("default");
-                    known.accounts.insert((&key.namespace, account));
-                }
-                Object::EndpointSlice(slice) => {
-                    known.services.extend(
-                        slice.service.as_deref().map(|service| (key.namespace.as_str(), service)),
-                    );
-                }
-                // The endpoints of a Service either follow from its selector or are written by hand.
-                Object::Service(service)
-                    if !service.selector.is_empty()
-                        || contents.copied_endpoints(key, service).is_some() =>
-                {
-                    known.services.insert((&key.namespace, &key.name));
-                }
-                Object::NetworkSet(set) if !key.kind.namespaced() => {
-                    known.global.push(Inherited { own: &set.labels, profiles: Vec::new() });
-                }
                 Object::Profile(profile) => {
                     profiles.insert(&key.name, &profile.labels);
                 }
                 Object::HostEndpoint(host) => hosts.push(host),
-                _ => {}
+                _ => known.note_object(key, object),
             }
         }
         for host in hosts {
@@ -214,6 +176,56 @@ impl<'a> Known<'a> {
             known.global.push(Inherited { own: &host.labels, profiles: inherited.collect() });
         }
         known
+    }
+
+    /// Records what follows from the kind and the names of an object, even if the object is invalid.
+    fn note_key(&mut self, key: &'a ObjectKey) {
+        if key.kind == Kind::Namespace {
+            self.inhabited.insert(&key.name);
+        } else if key.kind.namespaced() && !is_policy(key.kind) {
+            self.inhabited.insert(&key.namespace);
+        }
+        self.inhabitants |= matches!(
+            key.kind,
+            Kind::Pod
+                | Kind::Workload(_)
+                | Kind::ServiceAccount
+                | Kind::Service
+                | Kind::EndpointSlice
+        );
+        if key.kind == Kind::ServiceAccount {
+            self.accounts.insert((&key.namespace, &key.name));
+        }
+    }
+
+    /// Records the service account, the service or the labels that a valid object defines. Profiles and host endpoints
+    /// are recorded by the caller, because a host endpoint inherits the labels of its profiles.
+    fn note_object(&mut self, key: &'a ObjectKey, object: &'a Object) {
+        match object {
+            Object::Workload(workload) => {
+                let account = workload.template.service_account.as_deref();
+                self.accounts.insert((&key.namespace, account.unwrap_or("default")));
+            }
+            Object::Pod(pod) => {
+                let account = pod.service_account.as_deref().unwrap_or("default");
+                self.accounts.insert((&key.namespace, account));
+            }
+            Object::EndpointSlice(slice) => {
+                let service = slice.service.as_deref();
+                self.services.extend(service.map(|service| (key.namespace.as_str(), service)));
+            }
+            // The endpoints of a Service either follow from its selector or are written by hand.
+            Object::Service(service)
+                if !service.selector.is_empty()
+                    || self.contents.copied_endpoints(key, service).is_some() =>
+            {
+                self.services.insert((&key.namespace, &key.name));
+            }
+            Object::NetworkSet(set) if !key.kind.namespaced() => {
+                self.global.push(Inherited { own: &set.labels, profiles: Vec::new() });
+            }
+            _ => {}
+        }
     }
 
     fn has(&self, kind: Kind, namespace: &str, name: &str) -> bool {

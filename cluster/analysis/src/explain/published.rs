@@ -51,29 +51,16 @@ impl Explainer<'_> {
         let name = format!("svc/{}/{}", key.namespace, key.name);
         let Destinations { ends, mut notes } =
             self.destinations(&name, PacketSpec::Protocol(protocol, Some(port)), None)?;
-        let mut all = Vec::new();
-        if is_pod {
-            all.push(Asked::new(from, to, packet));
-        }
-        let by_itself = !is_pod && clients_node.is_some() && clients_node == at;
+        let direct = Asked::new(from, to, packet);
         if service.keeps_clients {
             notes.push(format!("{to} leads to {key}, whose externalTrafficPolicy is Local: the client's address is kept"));
-            if is_pod {
-                let why = "what comes back from the node with a pod's address is taken for forged";
-                all[0].dropped = Some(why.to_owned());
-                return Ok(Some(Connections { asked: all, notes }));
-            }
-            let is_there = |end: &str| at.is_none() || self.node_of(end) == at;
-            let ends = ends.into_iter().filter(|it| is_there(&it.end));
-            all.extend(ends.map(|it| Asked::new(from, &it.end, it.packet)));
-            if all.is_empty() {
-                let node = at.unwrap_or_default();
-                let why = format!(
-                    "{key} has no endpoint on node {node}, and its externalTrafficPolicy is Local"
-                );
-                all.push(Asked { dropped: Some(why), ..Asked::new(from, to, packet) });
-            }
-            return Ok(Some(Connections { asked: all, notes }));
+            let asked = self.keeping_client((direct, is_pod), key, ends, at);
+            return Ok(Some(Connections { asked, notes }));
+        }
+        let by_itself = !is_pod && clients_node.is_some() && clients_node == at;
+        let mut all = Vec::new();
+        if is_pod {
+            all.push(direct);
         }
         for Destination { end, packet, .. } in ends {
             if by_itself {
@@ -93,6 +80,33 @@ impl Explainer<'_> {
         }
         notes.dedup();
         Ok(Some(Connections { asked: all, notes }))
+    }
+
+    /// Returns the connections to a service that keeps the client's address: one to each endpoint on `at`, the node
+    /// that receives the packet. `direct` is the connection to the published address, which is the result, with the
+    /// reason, if it is dropped there.
+    fn keeping_client(
+        &self,
+        (direct, is_pod): (Asked, bool),
+        service: &ObjectKey,
+        ends: Vec<Destination>,
+        at: Option<String>,
+    ) -> Vec<Asked> {
+        if is_pod {
+            let why = "what comes back from the node with a pod's address is taken for forged";
+            return vec![Asked { dropped: Some(why.to_owned()), ..direct }];
+        }
+        let is_there = |end: &str| at.is_none() || self.node_of(end) == at;
+        let ends = ends.into_iter().filter(|it| is_there(&it.end));
+        let all: Vec<Asked> = ends.map(|it| Asked::new(&direct.from, &it.end, it.packet)).collect();
+        if all.is_empty() {
+            let node = at.unwrap_or_default();
+            let why = format!(
+                "{service} has no endpoint on node {node}, and its externalTrafficPolicy is Local"
+            );
+            return vec![Asked { dropped: Some(why), ..direct }];
+        }
+        all
     }
 
     /// Returns the service to which a node port or an external address leads.

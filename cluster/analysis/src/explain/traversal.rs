@@ -64,14 +64,8 @@ impl Traversal {
             arriving: None,
         };
         if brought_by.is_some() {
-            let by_tunnel = |node: &str| TraversedInterface {
-                node: node.to_owned(),
-                interface: TUNNELS.to_owned(),
-                addresses: Vec::new(),
-                forwarded: true,
-            };
             [traversal.leaving, traversal.arriving] =
-                [brought_by, arrives].map(|it| it.map(by_tunnel));
+                [brought_by, arrives].map(|it| it.map(TraversedInterface::tunnels));
             return Ok(traversal);
         }
         if leaves == arrives {
@@ -86,28 +80,15 @@ impl Traversal {
         let back = arrives.filter(|_| !is_placeless(from, leaves));
         let back =
             back.map(|node| NodeRoute::new(routes, node, traversal.from)).transpose()?.flatten();
-        let is_between_pods =
-            matches!((from, to), (Party::Pod { .. }, Party::Pod { .. })).then_some(());
-        traversal.no_route = there
-            .as_ref()
-            .and_then(|there| there.refusal("to"))
-            .or_else(|| back.as_ref()?.refusal("back to"))
-            .or_else(|| is_between_pods.and_then(|()| mismatch(there.as_ref()?, back.as_ref()?)));
-        let interface = match there.or(back).map(|end| end.route) {
+        let is_between_pods = matches!((from, to), (Party::Pod { .. }, Party::Pod { .. }));
+        traversal.no_route = refusal(there.as_ref(), back.as_ref(), is_between_pods);
+        let interface = if traversal.no_route.is_some() {
             // Packets that follow a route of another plugin pass the uplink.
-            _ if traversal.no_route.is_some() => uplink,
-            Some(Route::Node) => return Ok(traversal),
-            Some(Route::Tunnel(_)) => TUNNELS,
-            // A packet that the node masquerades may have arrived on the uplink.
-            Some(
-                Route::Masquerade
-                | Route::Local
-                | Route::Direct(_)
-                | Route::NoRoute(_)
-                | Route::World,
-            )
-            | None => uplink,
+            Some(uplink)
+        } else {
+            interface(there.or(back).map(|end| end.route), uplink)
         };
+        let Some(interface) = interface else { return Ok(traversal) };
         let passed = |party: &Party, node: &str| {
             let addresses = parties.node(node).iter().filter(|_| interface != TUNNELS);
             TraversedInterface {
@@ -148,6 +129,18 @@ impl Traversal {
     }
 }
 
+impl TraversedInterface {
+    /// The tunnels of a node.
+    fn tunnels(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            interface: TUNNELS.to_owned(),
+            addresses: Vec::new(),
+            forwarded: true,
+        }
+    }
+}
+
 impl<'a> NodeRoute<'a> {
     /// Returns the route of `node` to the other end. Returns `None` if there is no such node, or if it has no pods.
     fn new(routes: &Routes<'_>, node: &'a str, other: IpAddr) -> Result<Option<Self>, String> {
@@ -172,6 +165,19 @@ impl<'a> NodeRoute<'a> {
     }
 }
 
+/// Returns the reason why a packet or its reply does not arrive, if it does not. `there` is the route to the
+/// destination, and `back` is the route of the reply.
+fn refusal(
+    there: Option<&NodeRoute<'_>>,
+    back: Option<&NodeRoute<'_>>,
+    is_between_pods: bool,
+) -> Option<String> {
+    there
+        .and_then(|there| there.refusal("to"))
+        .or_else(|| back?.refusal("back to"))
+        .or_else(|| if is_between_pods { mismatch(there?, back?) } else { None })
+}
+
 /// Returns the reason why a packet between pods is refused on arrival, if only one of the two directions uses a tunnel.
 /// The strict reverse-path check refuses it, because the reply would take another path.
 fn mismatch(there: &NodeRoute<'_>, back: &NodeRoute<'_>) -> Option<String> {
@@ -188,4 +194,18 @@ fn mismatch(there: &NodeRoute<'_>, back: &NodeRoute<'_>) -> Option<String> {
             how(back)
         )
     })
+}
+
+/// Returns the interface that a packet on this route passes, or `None` if it passes none. Without a route, it is the
+/// uplink.
+const fn interface(route: Option<Route>, uplink: &str) -> Option<&str> {
+    match route {
+        Some(Route::Node) => None,
+        Some(Route::Tunnel(_)) => Some(TUNNELS),
+        // A packet that the node masquerades may have arrived on the uplink.
+        Some(
+            Route::Masquerade | Route::Local | Route::Direct(_) | Route::NoRoute(_) | Route::World,
+        )
+        | None => Some(uplink),
+    }
 }

@@ -99,49 +99,29 @@ impl ServiceTables<'_> {
             return vec![row];
         };
         let service_type = Some(service.service_type.unwrap_or(ServiceType::ClusterIp));
+        let row = Row { service_type, ..row };
         if let Some(why) = view.left_alone {
-            return vec![Row { service_type, notes: vec![why.to_string()], ..row }];
+            return vec![Row { notes: vec![why.to_string()], ..row }];
         }
         let health_check = about.health_checks.get(name);
         let others = self.stand_ins(&view, &about.zones);
         let others: Vec<ServiceView> =
             others.into_iter().filter_map(|node| self.view(name, node).ok()?).collect();
+        if view.ports.is_empty() {
+            return vec![Row { notes: vec!["it has no port".to_owned()], ..row }];
+        }
+        let of_service = Row {
+            traffic: Some(Traffic::new(service, &view)),
+            health_check: health_check.and_then(|it| it.as_ref().ok()).copied(),
+            ..row
+        };
+        let unserved = health_check.and_then(|it| it.as_ref().err());
         let of_port = |(index, port): (usize, &PortView)| {
             let views = others.iter().filter_map(|it| it.ports.get(index));
-            let fates: Vec<Fates> = std::iter::once(port).chain(views).map(fates).collect();
-            let differs = fates.iter().map(backends).collect::<BTreeSet<_>>().len() > 1;
-            let all = merged(fates.into_iter().flatten());
-            let mut notes = vec![match why_none(&view, port, &all) {
-                None if differs => Some("nodes have different backends".to_owned()),
-                other => other,
-            }];
-            notes.extend(port.omissions.iter().map(|it| Some(it.to_string())));
-            notes.push(health_check.and_then(|it| it.as_ref().err()).map(ToString::to_string));
-            let mut notes: Vec<String> = notes.into_iter().flatten().collect();
-            // The reason why there is no backend may also be among the omissions.
-            notes.dedup();
-            Row {
-                service_type,
-                addresses: addresses(port),
-                port: Some(Port {
-                    name: port.name.clone(),
-                    protocol: port.protocol,
-                    number: port.port,
-                    node_port: port.node_port,
-                }),
-                backends: backends(&all).len(),
-                endpoints: all.len(),
-                traffic: Some(Traffic::new(service, &view)),
-                health_check: health_check.and_then(|it| it.as_ref().ok()).copied(),
-                notes,
-                ..row.clone()
-            }
+            let fates = std::iter::once(port).chain(views).map(fates).collect();
+            port_row(of_service.clone(), (&view, port), fates, unserved)
         };
-        let rows: Vec<Row> = view.ports.iter().enumerate().map(of_port).collect();
-        if rows.is_empty() {
-            return vec![Row { service_type, notes: vec!["it has no port".to_owned()], ..row }];
-        }
-        rows
+        view.ports.iter().enumerate().map(of_port).collect()
     }
 
     /// Returns the nodes of each zone. The empty name has the nodes without a zone.
@@ -177,6 +157,40 @@ impl ServiceTables<'_> {
         let of_zones = zones.values().filter_map(|nodes| nodes.iter().copied().find(is_other));
         let of_names = self.nodes.iter().map(String::as_str).filter(|it| named.contains(it));
         of_names.chain(of_zones).filter(|it| Some(*it) != self.seat.as_deref()).collect()
+    }
+}
+
+/// Completes the row of a Service for one of its ports. `fates` are the fates of the port's endpoints at different
+/// nodes. `unserved` is the reason why nodes do not serve the port for health checks.
+fn port_row(
+    of_service: Row,
+    (view, port): (&ServiceView, &PortView),
+    fates: Vec<Fates>,
+    unserved: Option<&Omission>,
+) -> Row {
+    let differs = fates.iter().map(backends).collect::<BTreeSet<_>>().len() > 1;
+    let all = merged(fates.into_iter().flatten());
+    let mut notes = vec![match why_none(view, port, &all) {
+        None if differs => Some("nodes have different backends".to_owned()),
+        other => other,
+    }];
+    notes.extend(port.omissions.iter().map(|it| Some(it.to_string())));
+    notes.push(unserved.map(ToString::to_string));
+    let mut notes: Vec<String> = notes.into_iter().flatten().collect();
+    // The reason why there is no backend may also be among the omissions.
+    notes.dedup();
+    Row {
+        addresses: addresses(port),
+        port: Some(Port {
+            name: port.name.clone(),
+            protocol: port.protocol,
+            number: port.port,
+            node_port: port.node_port,
+        }),
+        backends: backends(&all).len(),
+        endpoints: all.len(),
+        notes,
+        ..of_service
     }
 }
 

@@ -173,18 +173,10 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unused { address, block, allocation, node_gone } => {
-                let owner = describe(allocation);
-                let gone = if *node_gone { ", and its node is gone" } else { "" };
-                write!(
-                    f,
-                    "{address} of block {block} is allocated to {owner}, which does not use it{gone}; expected: free"
-                )
+                write_unused(f, *address, *block, allocation, *node_gone)
             }
             Self::NotAllocated { address, users, rests } => {
-                let found =
-                    if *rests { "it rests after its release" } else { "no block allocates it" };
-                let users = list(users);
-                write!(f, "{address} is used by {users}, and {found}; expected: allocated to it")
+                write_not_allocated(f, *address, users, *rests)
             }
             Self::InNoPool { address, users } => {
                 let users = list(users);
@@ -225,16 +217,7 @@ impl fmt::Display for Finding {
                 )
             }
             Self::OwnersDiffer { block, owner, confirmed } => {
-                let confirmed = list(confirmed);
-                let of_block = match owner {
-                    None => "there is no such block".to_owned(),
-                    Some(None) => "the block is nobody's".to_owned(),
-                    Some(Some(owner)) => format!("the block is {owner}'s"),
-                };
-                write!(
-                    f,
-                    "block {block} is confirmed for {confirmed}, and {of_block}; expected: one owner"
-                )
+                write_owners_differ(f, *block, owner.as_ref(), confirmed)
             }
             Self::WithoutAffinity { block, owner } => {
                 write!(f, "block {block} is {owner}'s, which has no affinity to it; expected: one")
@@ -244,6 +227,50 @@ impl fmt::Display for Finding {
             }
         }
     }
+}
+
+/// Writes that nobody uses an allocated address.
+fn write_unused(
+    f: &mut fmt::Formatter<'_>,
+    address: IpAddr,
+    block: IpNet,
+    allocation: &Allocation,
+    node_gone: bool,
+) -> fmt::Result {
+    let owner = describe(allocation);
+    let gone = if node_gone { ", and its node is gone" } else { "" };
+    write!(
+        f,
+        "{address} of block {block} is allocated to {owner}, which does not use it{gone}; expected: free"
+    )
+}
+
+/// Writes that no block allocates an address in use.
+fn write_not_allocated(
+    f: &mut fmt::Formatter<'_>,
+    address: IpAddr,
+    users: &[User],
+    rests: bool,
+) -> fmt::Result {
+    let found = if rests { "it rests after its release" } else { "no block allocates it" };
+    let users = list(users);
+    write!(f, "{address} is used by {users}, and {found}; expected: allocated to it")
+}
+
+/// Writes that a block has another owner than its confirmed affinities. The outer `None` means that there is no block.
+fn write_owners_differ(
+    f: &mut fmt::Formatter<'_>,
+    block: IpNet,
+    owner: Option<&Option<Owner>>,
+    confirmed: &[Owner],
+) -> fmt::Result {
+    let confirmed = list(confirmed);
+    let of_block = match owner {
+        None => "there is no such block".to_owned(),
+        Some(None) => "the block is nobody's".to_owned(),
+        Some(Some(owner)) => format!("the block is {owner}'s"),
+    };
+    write!(f, "block {block} is confirmed for {confirmed}, and {of_block}; expected: one owner")
 }
 
 fn list<T: ToString>(all: &[T]) -> String {

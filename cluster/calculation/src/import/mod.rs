@@ -38,11 +38,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    DefaultAction, HostEndpoint, Labels, Model, ObjectName, Order, Policy, PolicyName, Tier,
+    DefaultAction, HostEndpoint, Labels, Model, ObjectName, Order, Policy, PolicyName, Profile,
+    Tier,
 };
 
 use self::affinities::BlockAffinities;
-use self::calico::Context;
+use self::calico::{Context, Unknown};
 use self::claims::Claims;
 use self::invalid_references::InvalidReferences;
 use self::member::Shared;
@@ -291,17 +292,8 @@ impl Cluster {
                 calico::import(wire, context)
             }
             Object::Profile(wire) => {
-                match calico::profile(wire, context) {
-                    Ok(profile) => {
-                        self.named_services.add(profile.ingress.iter().chain(&profile.egress));
-                        self.model.profiles.insert(key.name.clone(), Arc::new(profile));
-                    }
-                    Err(unknown) => {
-                        let message = format!("{unknown}: endpoints that need it are denied");
-                        self.problem(key, stored, Code::RestsOnInvalid, message);
-                    }
-                }
-                return;
+                let profile = calico::profile(wire, context);
+                return self.import_profile(key, stored, profile);
             }
             _ => return,
         };
@@ -318,6 +310,26 @@ impl Cluster {
             }
         }
         self.add_policy(key, policy);
+    }
+
+    /// Adds a profile to the model. If the profile depends on an invalid object, reports that and leaves the profile
+    /// out.
+    fn import_profile(
+        &mut self,
+        key: &ObjectKey,
+        stored: &Stored,
+        profile: Result<Profile, Unknown>,
+    ) {
+        match profile {
+            Ok(profile) => {
+                self.named_services.add(profile.ingress.iter().chain(&profile.egress));
+                self.model.profiles.insert(key.name.clone(), Arc::new(profile));
+            }
+            Err(unknown) => {
+                let message = format!("{unknown}: endpoints that need it are denied");
+                self.problem(key, stored, Code::RestsOnInvalid, message);
+            }
+        }
     }
 
     /// Records the namespace of an object. A namespace with objects exists even without a manifest, and has the label

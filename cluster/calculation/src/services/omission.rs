@@ -94,58 +94,29 @@ impl fmt::Display for Omission {
                 "its external IP {address} is not translated, because it lies in no net that the cluster leaves to \
                  externalIPs: expected one of --external-ips (MANX_EXTERNAL_IPS), or none"
             ),
-            Self::TooManyExternalIps => write!(
-                f,
-                "only the first {MOST_EXTERNAL_IPS} of its externalIPs are translated: make several Services of it"
-            ),
-            Self::Taken { key: FrontendKey { address, protocol, port }, by } => write!(
-                f,
-                "{by}, which comes first, has {address} with {} port {port}, too, and gets the connections: give one \
-                 of them another address or port",
-                Protocol::from_number(*protocol).map_or("any", Protocol::name)
-            ),
+            Self::TooManyExternalIps => Bound::ExternalIps.fmt(f),
+            Self::Taken { key, by } => write_taken(f, key, by),
             Self::Backend(address) => write!(
                 f,
                 "its endpoint {address} gets no connections, because it is loopback, link-local, multicast or reserved: \
                  correct the EndpointSlice"
             ),
-            Self::NodePort(port) => write!(
-                f,
-                "its nodePort {port} is not translated, because it lies outside of the nodes' range for services: expected one \
-                 of --node-ports (MANX_NODE_PORTS)"
-            ),
-            Self::HealthCheckPort(port) => write!(
-                f,
-                "its healthCheckNodePort {port} is not served, because it lies outside of the nodes' range for services: expected \
-                 one of --node-ports (MANX_NODE_PORTS)"
-            ),
+            Self::NodePort(port) => write_out_of_range(f, ("nodePort", *port), "translated"),
+            Self::HealthCheckPort(port) => {
+                write_out_of_range(f, ("healthCheckNodePort", *port), "served")
+            }
             Self::HealthCheckTaken { port, by } => write!(
                 f,
                 "its healthCheckNodePort {port} is a port of {by}, which comes first, so it is not served: give one of them another"
             ),
-            Self::TooManyHealthChecks => write!(
-                f,
-                "its healthCheckNodePort is not served, because Services that came before it have {MOST_HEALTH_CHECKS}, which is as \
-                 many as Manx serves on a node: load balancers find no node for it, unless it has externalTrafficPolicy Cluster"
-            ),
-            Self::Namespace => write!(
-                f,
-                "it is not translated, because the first Services of its namespace are {MOST_SERVICES}, or have {MOST_OF_NAMESPACE} \
-                 endpoints (those of each port), which is as many as Manx takes of a namespace: divide it"
-            ),
+            Self::TooManyHealthChecks => Bound::HealthChecks.fmt(f),
+            Self::Namespace => Bound::OfNamespace.fmt(f),
             Self::MaglevLocal => f.write_str(
                 "its annotation lb.projectcalico.org/external-traffic-strategy has no effect, because externalTrafficPolicy \
                  Local has each node choose among its own endpoints: expected externalTrafficPolicy Cluster",
             ),
-            Self::TooManyPorts => write!(
-                f,
-                "only its first {MOST_PORTS} ports are translated: make several Services of it"
-            ),
-            Self::TooManyBackends => write!(
-                f,
-                "connections to some of its ports are refused, because those of all its ports together have more than \
-                 {MOST_BACKENDS} endpoints: make several Services of it"
-            ),
+            Self::TooManyPorts => Bound::Ports.fmt(f),
+            Self::TooManyBackends => Bound::Backends.fmt(f),
             Self::HostAddress { address, port } => write!(
                 f,
                 "its hostPort {port} leads nowhere at {address}, its hostIP: expected none, 127.0.0.1, or the node's first \
@@ -160,20 +131,97 @@ impl fmt::Display for Omission {
                 "its hostPort {port} leads nowhere, because that port is for a program of nodes (SSH, BGP, etcd, the control plane, \
                  DHCP, VXLAN): choose another"
             ),
-            Self::HostPortInUse(FrontendKey { address, protocol, port }) => write!(
-                f,
-                "its hostPort {port} ({}) leads nowhere at {address}, because a process of the node listens there or is connected \
-                 from there, or did when the pod came: choose another, or end that process and make the pod anew",
-                Protocol::from_number(*protocol).map_or("any", Protocol::name)
-            ),
-            Self::TooManyHostPorts => write!(
-                f,
-                "one or more of its host ports lead nowhere, because pods that came before it have {MOST_HOST_PORTS}, which is \
-                 as many as Manx gives on a node: use a Service with a nodePort"
-            ),
+            Self::HostPortInUse(key) => write_in_use(f, key),
+            Self::TooManyHostPorts => Bound::HostPorts.fmt(f),
             Self::Endpoints => f.write_str(
                 "connections to it are refused, because an EndpointSlice of its namespace is not valid and may be its: \
                  correct that one",
+            ),
+        }
+    }
+}
+
+/// Writes that an older object has the same address, protocol and port.
+fn write_taken(f: &mut fmt::Formatter<'_>, key: &FrontendKey, by: &ObjectKey) -> fmt::Result {
+    let FrontendKey { address, protocol, port } = key;
+    write!(
+        f,
+        "{by}, which comes first, has {address} with {} port {port}, too, and gets the connections: give one \
+         of them another address or port",
+        protocol_name(*protocol)
+    )
+}
+
+/// Writes that a port of this field is outside the range for services. `effect` is what nodes would otherwise do with
+/// the port.
+fn write_out_of_range(
+    f: &mut fmt::Formatter<'_>,
+    (field, port): (&str, u16),
+    effect: &str,
+) -> fmt::Result {
+    write!(
+        f,
+        "its {field} {port} is not {effect}, because it lies outside of the nodes' range for services: expected one \
+         of --node-ports (MANX_NODE_PORTS)"
+    )
+}
+
+/// Writes that a process of the node uses a pod's `hostPort`.
+fn write_in_use(f: &mut fmt::Formatter<'_>, key: &FrontendKey) -> fmt::Result {
+    let FrontendKey { address, protocol, port } = key;
+    write!(
+        f,
+        "its hostPort {port} ({}) leads nowhere at {address}, because a process of the node listens there or is connected \
+         from there, or did when the pod came: choose another, or end that process and make the pod anew",
+        protocol_name(*protocol)
+    )
+}
+
+fn protocol_name(number: u8) -> &'static str {
+    Protocol::from_number(number).map_or("any", Protocol::name)
+}
+
+/// A bound that a Service, its namespace or the host ports of a node exceed.
+#[derive(Clone, Copy)]
+enum Bound {
+    ExternalIps,
+    HealthChecks,
+    OfNamespace,
+    Ports,
+    Backends,
+    HostPorts,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ExternalIps => write!(
+                f,
+                "only the first {MOST_EXTERNAL_IPS} of its externalIPs are translated: make several Services of it"
+            ),
+            Self::HealthChecks => write!(
+                f,
+                "its healthCheckNodePort is not served, because Services that came before it have {MOST_HEALTH_CHECKS}, which is as \
+                 many as Manx serves on a node: load balancers find no node for it, unless it has externalTrafficPolicy Cluster"
+            ),
+            Self::OfNamespace => write!(
+                f,
+                "it is not translated, because the first Services of its namespace are {MOST_SERVICES}, or have {MOST_OF_NAMESPACE} \
+                 endpoints (those of each port), which is as many as Manx takes of a namespace: divide it"
+            ),
+            Self::Ports => write!(
+                f,
+                "only its first {MOST_PORTS} ports are translated: make several Services of it"
+            ),
+            Self::Backends => write!(
+                f,
+                "connections to some of its ports are refused, because those of all its ports together have more than \
+                 {MOST_BACKENDS} endpoints: make several Services of it"
+            ),
+            Self::HostPorts => write!(
+                f,
+                "one or more of its host ports lead nowhere, because pods that came before it have {MOST_HOST_PORTS}, which is \
+                 as many as Manx gives on a node: use a Service with a nodePort"
             ),
         }
     }

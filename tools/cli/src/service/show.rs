@@ -306,40 +306,6 @@ fn named<'a>(nodes: &'a Nodes, all: &'a [&'a str]) -> impl Iterator<Item = &'a s
 pub(super) fn as_json(shown: &ShownService<'_>, assumed: &[IpAddr]) -> Value {
     let all = &shown.nodes;
     let nodes = |of: &Nodes| named(of, all).map(str::to_owned).collect::<Vec<String>>();
-    let frontend = |node: Option<usize>, it: &FrontendView| {
-        json!({
-            "address": it.address,
-            "port": it.port,
-            "kind": kind_name(it.kind),
-            "node": node.and_then(|it| all.get(it)),
-            "taken_by": it.taken_by.as_ref().map(ToString::to_string),
-        })
-    };
-    let group = |group: &Group| {
-        let of_nodes = group.of_nodes.iter();
-        let of_nodes =
-            of_nodes.flat_map(|(node, of)| of.iter().map(|it| frontend(Some(*node), it)));
-        let frontends = group.frontends.iter().map(|it| frontend(None, it)).chain(of_nodes);
-        let endpoints = group.endpoints.iter().map(|((address, port, node), fate)| {
-            let left_out = fate.left_out.iter();
-            let left_out =
-                left_out.map(|(why, of)| json!({"why": why.to_string(), "nodes": nodes(of)}));
-            json!({
-                "address": address,
-                "port": port,
-                "node": node.as_deref(),
-                "backend_for": nodes(&fate.backend_for),
-                "left_out": left_out.collect::<Vec<_>>(),
-            })
-        });
-        json!({
-            "traffic_policy": policy_name(group.policy == TrafficPolicy::Local),
-            "frontends": frontends.collect::<Vec<_>>(),
-            "endpoints": endpoints.collect::<Vec<_>>(),
-            "refused": nodes(&group.refused),
-            "dropped": nodes(&group.dropped),
-        })
-    };
     let port = |ShownPort { port, omissions, groups }: &ShownPort| {
         let omissions = omissions.iter();
         let omissions = omissions.map(|(why, of)| json!({"why": why, "nodes": nodes(of)}));
@@ -349,7 +315,7 @@ pub(super) fn as_json(shown: &ShownService<'_>, assumed: &[IpAddr]) -> Value {
             "port": port.number,
             "node_port": port.node_port,
             "left_out": omissions.collect::<Vec<_>>(),
-            "groups": groups.iter().map(group).collect::<Vec<_>>(),
+            "groups": groups.iter().map(|it| group_as_json(it, all)).collect::<Vec<_>>(),
         })
     };
     let health_check = |check: &ShownHealthCheck, all: &[&str]| match check {
@@ -380,5 +346,41 @@ pub(super) fn as_json(shown: &ShownService<'_>, assumed: &[IpAddr]) -> Value {
         "untranslated": untranslated.collect::<Vec<_>>(),
         "endpoints_known": shown.is_known,
         "ports": shown.ports.iter().map(port).collect::<Vec<_>>(),
+    })
+}
+
+/// The frontends of a port with one traffic policy, and their endpoints. `all` are the names of all nodes.
+fn group_as_json(group: &Group, all: &[&str]) -> Value {
+    let nodes = |of: &Nodes| named(of, all).map(str::to_owned).collect::<Vec<String>>();
+    let frontend = |node: Option<usize>, it: &FrontendView| {
+        json!({
+            "address": it.address,
+            "port": it.port,
+            "kind": kind_name(it.kind),
+            "node": node.and_then(|it| all.get(it)),
+            "taken_by": it.taken_by.as_ref().map(ToString::to_string),
+        })
+    };
+    let of_nodes = group.of_nodes.iter();
+    let of_nodes = of_nodes.flat_map(|(node, of)| of.iter().map(|it| frontend(Some(*node), it)));
+    let frontends = group.frontends.iter().map(|it| frontend(None, it)).chain(of_nodes);
+    let endpoints = group.endpoints.iter().map(|((address, port, node), fate)| {
+        let left_out = fate.left_out.iter();
+        let left_out =
+            left_out.map(|(why, of)| json!({"why": why.to_string(), "nodes": nodes(of)}));
+        json!({
+            "address": address,
+            "port": port,
+            "node": node.as_deref(),
+            "backend_for": nodes(&fate.backend_for),
+            "left_out": left_out.collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "traffic_policy": policy_name(group.policy == TrafficPolicy::Local),
+        "frontends": frontends.collect::<Vec<_>>(),
+        "endpoints": endpoints.collect::<Vec<_>>(),
+        "refused": nodes(&group.refused),
+        "dropped": nodes(&group.dropped),
     })
 }

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::shown::Shown;
-use manx_analysis::matrix::Whys;
+use manx_analysis::matrix::{Matrix, Whys};
 use manx_calculation::import::policy_name;
 use manx_objects::contents::Contents;
 use manx_oracle::Oracle;
@@ -80,29 +80,43 @@ impl Texts {
     }
 }
 
+/// The groups of parties that the page shows.
+#[derive(Default)]
+struct ShownGroups {
+    /// The number of each group in the page.
+    numbers: HashMap<usize, usize>,
+    /// The groups by number.
+    order: Vec<usize>,
+    /// The number of parties that are left out, because the page has no room for their groups.
+    left: usize,
+}
+
+impl ShownGroups {
+    /// Adds the groups of these parties, up to [`MOST_GROUPS`]. Returns the parties whose groups are shown.
+    fn keep(&mut self, matrix: &Matrix, parties: &[usize]) -> Vec<usize> {
+        let mut kept = Vec::new();
+        for party in parties {
+            let group = matrix.group(*party);
+            if !self.numbers.contains_key(&group) {
+                if self.order.len() == MOST_GROUPS {
+                    self.left += 1;
+                    continue;
+                }
+                self.numbers.insert(group, self.order.len());
+                self.order.push(group);
+            }
+            kept.push(*party);
+        }
+        kept
+    }
+}
+
 pub(super) fn render(shown: &Shown<'_>, contents: &Contents) -> Result<String, String> {
     let (matrix, view) = (shown.matrix, &shown.view);
-    // The number in the page of each group that is shown.
-    let mut groups: HashMap<usize, usize> = HashMap::new();
-    let mut order: Vec<usize> = Vec::new();
-    let mut left = 0;
-    let mut kept = |parties: &[usize]| -> Vec<usize> {
-        let mut keep = |party: &usize| {
-            let group = matrix.group(*party);
-            let is_new = !groups.contains_key(&group);
-            if is_new && order.len() == MOST_GROUPS {
-                left += 1;
-                return None;
-            }
-            if is_new {
-                groups.insert(group, order.len());
-                order.push(group);
-            }
-            Some(*party)
-        };
-        parties.iter().filter_map(&mut keep).collect()
-    };
-    let (sources, destinations) = (kept(&view.sources), kept(&view.destinations));
+    let mut groups = ShownGroups::default();
+    let sources = groups.keep(matrix, &view.sources);
+    let destinations = groups.keep(matrix, &view.destinations);
+    let left = groups.left;
     let mut notes: Vec<String> = shown.notes.clone();
     if left > 0 {
         notes.push(format!(
@@ -110,7 +124,7 @@ pub(super) fn render(shown: &Shown<'_>, contents: &Contents) -> Result<String, S
              --namespace, --from and --to, or take --output csv."
         ));
     }
-    let tables = Tables::new(shown, &order);
+    let tables = Tables::new(shown, &groups.order);
     let policies = contents.objects.keys().filter(|key| policy_name(key).is_some()).count();
     let most = (MOST_POLICIES / policies.max(1)).clamp(1, MOST_EXPLAINED);
     let (explained, missing) = explained(shown, contents, most, &sources, &destinations);
@@ -124,7 +138,7 @@ pub(super) fn render(shown: &Shown<'_>, contents: &Contents) -> Result<String, S
         name: party.to_string(),
         namespace: party.namespace().to_owned(),
         pods: party.pods.iter().map(ToString::to_string).collect(),
-        group: groups.get(&party.group).copied(),
+        group: groups.numbers.get(&party.group).copied(),
         inside: view.is_in_namespace(index),
     });
     let page = Page {
