@@ -78,22 +78,21 @@ fn of_rig(rig: &State, form: Output) -> Result<(), Error> {
 }
 
 fn render(status: &manx_api::Status) -> String {
-    // `write_head` writes the fields that are ignored here.
     let manx_api::Status {
-        version: _,
-        node: _,
-        uptime_s: _,
-        in_sync: _,
-        stale: _,
-        datastore: _,
-        tables: _,
-        changed_in_place: _,
-        routes_changed_in_place: _,
-        invalid: _,
-        warnings: _,
-        known_endpoints: _,
-        known_policies: _,
-        frontends: _,
+        version,
+        node,
+        uptime_s,
+        in_sync,
+        stale,
+        datastore,
+        tables,
+        changed_in_place,
+        routes_changed_in_place,
+        invalid,
+        warnings,
+        known_endpoints,
+        known_policies,
+        frontends,
         endpoints,
         other_pods,
         node_settings,
@@ -104,36 +103,12 @@ fn render(status: &manx_api::Status) -> String {
         flows,
         rules,
         noted,
-        policy: _,
-        verification: _,
-        node_addresses: _,
+        policy,
+        verification,
+        node_addresses,
         bgp,
     } = status;
     let mut text = String::new();
-    write_head(&mut text, status);
-    section(&mut text, "endpoints", &endpoint_table(endpoints));
-    section(&mut text, "pods not simply attached", &other_table(other_pods));
-    section(&mut text, "node", &node_table(node_settings, *node_setting_count));
-    section(&mut text, "routes", &route_table(routes));
-    if let Some(bgp) = bgp {
-        write_bgp(&mut text, bgp);
-    }
-    section(&mut text, "ports", &port_table(ports));
-    section(&mut text, "drops", &drop_table(ports));
-    section(&mut text, "workers", &worker_table(workers));
-    section(&mut text, "flows", &flow_table(flows));
-    section(&mut text, "rules", &rule_table(rules));
-    section(&mut text, "met on the way", &noted_table(noted));
-    text
-}
-
-/// Writes the lines before the tables: the node and its datastore, then the state of its tables, then what is wrong.
-fn write_head(text: &mut String, status: &manx_api::Status) {
-    let manx_api::Status { version, node, uptime_s, in_sync, stale, datastore, tables, .. } =
-        status;
-    let manx_api::Status { changed_in_place, routes_changed_in_place, .. } = status;
-    let manx_api::Status { known_endpoints, known_policies, frontends, .. } = status;
-    let manx_api::Status { invalid, warnings, policy, verification, node_addresses, .. } = status;
     let sync = if *in_sync { "in sync" } else { "NOT IN SYNC" };
     let up = duration(Duration::from_secs(*uptime_s));
     // Writing to a String cannot fail.
@@ -162,6 +137,20 @@ fn write_head(text: &mut String, status: &manx_api::Status) {
     for warning in warnings {
         let _ = writeln!(text, "WARNING {warning}");
     }
+    section(&mut text, "endpoints", &endpoint_table(endpoints));
+    section(&mut text, "pods not simply attached", &other_table(other_pods));
+    section(&mut text, "node", &node_table(node_settings, *node_setting_count));
+    section(&mut text, "routes", &route_table(routes));
+    if let Some(bgp) = bgp {
+        write_bgp(&mut text, bgp);
+    }
+    section(&mut text, "ports", &port_table(ports));
+    section(&mut text, "drops", &drop_table(ports));
+    section(&mut text, "workers", &worker_table(workers));
+    section(&mut text, "flows", &flow_table(flows));
+    section(&mut text, "rules", &rule_table(rules));
+    section(&mut text, "met on the way", &noted_table(noted));
+    text
 }
 
 fn tables_line(policy: &manx_api::PolicyStatus, verification: &manx_api::Verification) -> String {
