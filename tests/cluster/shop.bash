@@ -387,7 +387,7 @@ END
     outside ip route del "$allowed/32"
     check "after the service no node has a route to its address" eventually 15 has_no_route n2 "$allowed"
 }
-has_no_route() { [[ -z $(cluster exec "$1" -- ip route show "$2") ]]; }
+has_no_route() { local found; found=$(cluster exec "$1" -- ip route show "$2") && [ -z "$found" ] || { echo "$found"; return 1; }; }
 
 # check_health_checks, after check_ports_of_nodes: the health checks that a load balancer sends to
 # the nodes, for a service with a pod on n1 alone.

@@ -1,6 +1,7 @@
 //! Chooses the best path to a prefix (RFC 4271, 9.1.2.2; RFC 4456, 9).
 
 use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -64,16 +65,15 @@ pub fn used<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<&'a Path> {
     let paths: Vec<&Path> = paths.into_iter().collect();
     let Some(preference) = paths.iter().map(|it| it.preference()).min() else { return Vec::new() };
     let preferred = paths.into_iter().filter(|it| it.preference() == preference);
-    let preferred: Vec<&Path> = preferred.collect();
-    let is_beaten = |path: &Path| {
-        preferred.iter().any(|other| {
-            let neighbour = other.attributes.neighbour_system();
-            neighbour == path.attributes.neighbour_system() && other.med() < path.med()
-        })
-    };
-    let med_counts = preferred.iter().any(|it| it.med() != preferred[0].med());
-    let mut left: Vec<&Path> =
-        preferred.iter().copied().filter(|it| !med_counts || !is_beaten(it)).collect();
+    let mut left: Vec<&Path> = preferred.collect();
+    if left.iter().any(|it| it.med() != left[0].med()) {
+        let mut least = BTreeMap::new();
+        for path in &left {
+            let med = least.entry(path.attributes.neighbour_system()).or_insert(path.med());
+            *med = path.med().min(*med);
+        }
+        left.retain(|it| least.get(&it.attributes.neighbour_system()) == Some(&it.med()));
+    }
     if left.iter().any(|it| !it.is_internal) {
         left.retain(|it| !it.is_internal);
     }

@@ -113,8 +113,7 @@ pub fn peers(contents: &Contents, node: &str) -> Peering {
         Some(own) => {
             let cluster = Cluster { settings: &settings, nodes: &nodes, own, contents };
             peering.peers = cluster.peers(&mut problems);
-            peering.gateways =
-                peering.peers.iter().filter_map(|it| cluster.gateway(it)).collect();
+            peering.gateways = cluster.gateways(&peering.peers);
         }
     }
     peering.problems = problems;
@@ -268,16 +267,24 @@ impl Cluster<'_> {
         })
     }
 
-    /// A peer's address, and the gateway to the peer. The gateway is named by the object that makes the host a peer.
-    fn gateway(&self, peer: &Peer) -> Option<(IpAddr, IpAddr)> {
-        let mut objects = self.objects().filter(|(name, _)| *name == peer.name);
-        let (_, object) = objects.next().filter(|_| peer.kind != PeerType::Mesh)?;
-        match object.remote {
-            Remote::Address { address, .. } if address == peer.address => {
-                Some((address, object.reachable_by?))
+    /// The gateways to these peers, each named by the object for this node that makes the peer.
+    fn gateways(&self, peers: &[Peer]) -> BTreeMap<IpAddr, IpAddr> {
+        let objects = self.objects().filter(|(_, it)| self.own.is_of(&it.nodes));
+        let objects: BTreeMap<&str, &BgpPeer> = objects.collect();
+        let gateway = |peer: &Peer| {
+            // A peer of the mesh has the name of its node.
+            if peer.kind == PeerType::Mesh {
+                return None;
             }
-            _ => None,
-        }
+            let object = objects.get(&*peer.name)?;
+            match object.remote {
+                Remote::Address { address, .. } if address == peer.address => {
+                    Some((address, object.reachable_by?))
+                }
+                _ => None,
+            }
+        };
+        peers.iter().filter_map(gateway).collect()
     }
 
     fn peers(&self, problems: &mut Vec<String>) -> Vec<Peer> {

@@ -312,7 +312,7 @@ impl Interface<'_> {
             }
             match netlink.replace_route_in(table, route).await {
                 Err(error) if route.metric == Some(LEARNED_METRIC) => {
-                    tracing::debug!(%error, "a way that a router has told");
+                    tracing::debug!(%error, "a learned route is refused");
                 }
                 set => set?,
             }

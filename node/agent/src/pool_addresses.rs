@@ -30,16 +30,21 @@ pub(crate) enum Error {
     Pods(#[from] PodError),
     #[error(
         "the API server has not answered within {} s: the addresses are as they were, or are given back by the detachment",
-        PATIENCE.as_secs()
+        .0.as_secs()
     )]
-    Late,
+    Late(Duration),
+    #[error(
+        "the addresses of this node's other pods have taken {} s at the API server, so this pod had no turn: the addresses are as they were",
+        .0.as_secs()
+    )]
+    Busy(Duration),
 }
 
 impl Error {
     /// The error kind that the agent's socket reports.
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
-            Self::Late => ErrorKind::Unavailable,
+            Self::Late(_) | Self::Busy(_) => ErrorKind::Unavailable,
             Self::Pods(error) if error.is_passing() => ErrorKind::Unavailable,
             Self::Pods(error) if error.is_exhausted() => ErrorKind::Exhausted,
             Self::Pods(_) => ErrorKind::Invalid,
@@ -94,30 +99,45 @@ impl PoolAddresses {
         Ok(Arc::clone(open.insert(Arc::new(Objects::new(writer)))))
     }
 
-    /// Awaits a call for a limited time. Calls are boxed: they are large, and each level of `async` would copy them. After
-    /// a timeout the next call opens another connection.
-    async fn call<T>(&self, call: impl Future<Output = Result<T, PodError>>) -> Result<T, Error> {
-        let result = match timeout(PATIENCE, call).await {
+    /// Calls the API server for a limited time. Calls are boxed: they are large, and each level of `async` would copy them.
+    /// After a call without an answer the next one opens another connection.
+    async fn call<T, F>(
+        &self,
+        limit: Duration,
+        call: impl FnOnce(Arc<Objects<Writer>>) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, PodError>>,
+    {
+        let objects = self.objects().await?;
+        let result = match timeout(limit, Box::pin(call(Arc::clone(&objects)))).await {
             Ok(result) => result.map_err(Error::from),
-            Err(_elapsed) => Err(Error::Late),
+            Err(_elapsed) => Err(Error::Late(limit)),
         };
         if matches!(&result, Err(error) if error.kind() == ErrorKind::Unavailable) {
-            *self.0.open.lock().await = None;
+            let mut open = self.0.open.lock().await;
+            // Another call may have opened a new one already.
+            if open.as_ref().is_some_and(|it| Arc::ptr_eq(it, &objects)) {
+                *open = None;
+            }
         }
         result
     }
 
-    /// Awaits a call that changes a pod's addresses. Pods of a node take turns, because they write the same blocks: at the
-    /// same time each would make the others' writes fail. The time of the call includes the wait for the turn.
-    async fn call_in_turn<T>(
+    /// Makes a call that changes a pod's addresses. Pods of a node take turns, because they write the same blocks: at the
+    /// same time each would make the others' writes fail. Half of [`PATIENCE`] is for the wait, and half for the call.
+    async fn call_in_turn<T, F>(
         &self,
-        call: impl Future<Output = Result<T, PodError>>,
-    ) -> Result<T, Error> {
-        self.call(Box::pin(async {
-            let _turn = self.0.turn.lock().await;
-            call.await
-        }))
-        .await
+        call: impl FnOnce(Arc<Objects<Writer>>) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, PodError>>,
+    {
+        let half = PATIENCE / 2;
+        let Ok(_turn) = timeout(half, self.0.turn.lock()).await else {
+            return Err(Error::Busy(half));
+        };
+        self.call(half, call).await
     }
 
     /// Gives a pod addresses: the named ones, or those that its annotations and the pools determine.
@@ -128,24 +148,22 @@ impl PoolAddresses {
         named: &[IpAddr],
         known: &Known,
     ) -> Result<Vec<IpAddr>, Error> {
-        let objects = self.objects().await?;
         let Known { node_labels, pools, taken } = known;
-        let node = &self.0.node;
-        let place = Place { node, node_labels, pools, taken };
+        let place = Place { node: &self.0.node, node_labels, pools, taken };
         let PodName { namespace, name } = pod;
         let pod = Pod { namespace, name, handle, addresses: named };
-        self.call_in_turn(async { assign_pod(&objects, pod, place, now()).await }).await
+        self.call_in_turn(|objects| async move { assign_pod(&objects, pod, place, now()).await })
+            .await
     }
 
     /// Releases all addresses of a handle.
     pub(crate) async fn release(&self, handle: &str) -> Result<(), Error> {
-        let objects = self.objects().await?;
-        let release = async {
+        self.call_in_turn(|objects| async move {
             let rest = Rest { now: now(), cooldown: objects.config().await?.cooldown };
             release_by_handle(&*objects, handle, rest).await?;
             Ok(())
-        };
-        self.call_in_turn(release).await
+        })
+        .await
     }
 
     /// Gives a tunnel of this node its address, or takes the address away if no pool uses such a tunnel. Returns the
@@ -156,24 +174,27 @@ impl PoolAddresses {
         pools: &[Pool],
         known: &Known,
     ) -> Result<Option<IpAddr>, Error> {
-        let objects = self.objects().await?;
         let reserved: Vec<_> = known.taken.keys().copied().map(Into::into).collect();
-        let node = (self.0.node.as_str(), &known.node_labels);
-        let set = set_tunnel_address(&objects, tunnel, node, pools, &reserved, now());
-        self.call(Box::pin(set)).await
+        let (node, reserved) = ((self.0.node.as_str(), &known.node_labels), &reserved[..]);
+        self.call(PATIENCE, |objects| async move {
+            set_tunnel_address(&objects, tunnel, node, pools, reserved, now()).await
+        })
+        .await
     }
 
     /// Whether the node is about to lose the address of a tunnel.
     pub(crate) async fn is_leaving(&self, tunnel: Tunnel, pools: &[Pool]) -> Result<bool, Error> {
-        let objects = self.objects().await?;
-        self.call(Box::pin(is_leaving(&objects, tunnel, &self.0.node, pools))).await
+        self.call(PATIENCE, |objects| async move {
+            is_leaving(&objects, tunnel, &self.0.node, pools).await
+        })
+        .await
     }
 
     /// Adds labels to this node's affinities from old versions of Calico, so that they can be found.
     pub(crate) async fn label_affinities(&self) -> Result<(), Error> {
-        let objects = self.objects().await?;
         let owner = manx_block_ipam::affinity::Owner::Host(self.0.node.clone());
-        self.call(Box::pin(async { Ok(objects.label_affinities(&owner).await?) })).await
+        self.call(PATIENCE, |objects| async move { Ok(objects.label_affinities(&owner).await?) })
+            .await
     }
 
     /// Writes annotations of this node; `None` removes one.
@@ -181,10 +202,11 @@ impl PoolAddresses {
         &self,
         annotations: &BTreeMap<&'static str, Option<String>>,
     ) -> Result<(), Error> {
-        let objects = self.objects().await?;
-        let write = objects.writes().annotate_node(&self.0.node, annotations);
-        self.call(Box::pin(async { write.await.map_err(|error| StoreError::from(error).into()) }))
-            .await
+        self.call(PATIENCE, |objects| async move {
+            let write = objects.writes().annotate_node(&self.0.node, annotations);
+            write.await.map_err(|error| StoreError::from(error).into())
+        })
+        .await
     }
 }
 

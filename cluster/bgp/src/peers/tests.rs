@@ -534,6 +534,9 @@ fn a_gateway_belongs_to_the_object_that_makes_the_peer() {
     assert_eq!(found(&[far, also, of_b], "a"), ["(192.0.2.1, 10.0.0.9)"]);
     assert_eq!(found(&[also, of_b], "a"), ["(192.0.2.1, 10.0.0.8)"]);
     assert_eq!(found(&[also, of_b], "b"), [""; 0]);
+    // A peer that a selector makes has the name of its node, too.
+    let selected = "BGPPeer all: peerSelector: all()";
+    assert_eq!(found(&[selected, of_b], "a"), [""; 0]);
 }
 
 #[test]

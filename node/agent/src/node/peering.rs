@@ -25,6 +25,7 @@ use super::passwords::{keys, passwords};
 use super::routers::{self, Gateways, MOST_WAYS_OUT, WaysOut};
 use super::view::View;
 use crate::error::Error;
+use crate::own_addresses::is_own;
 use crate::privileges;
 use manx_api::bgp::{BgpAddress, BgpPrefixes, BgpSession, BgpStatus};
 use manx_bgp::export::{Exports, OwnRoute};
@@ -136,7 +137,14 @@ impl Peering {
             mut problems,
             ..
         } = peering;
-        self.gateways = gateways;
+        let (ranges, pools): (Vec<IpNet>, _) =
+            (view.announced_nets.all().collect(), pools(contents));
+        let is_inside = |it: IpAddr| {
+            values_around(&pools, IpNet::from(it)).next().is_some()
+                || ranges.iter().any(|range| range.contains(&it))
+        };
+        let is_of_node = |it: &IpAddr| is_own(&view.own_addresses, it);
+        self.gateways = routers::usable_gateways(gateways, is_of_node, is_inside, &mut problems);
         problems.extend(problem_of_listening(&wanted, &self.listening));
         let mut filters = BTreeMap::new();
         for peer in peers.iter().filter(|it| !it.filters.is_empty()) {
@@ -150,8 +158,6 @@ impl Peering {
             tracing::warn!(problem, "BGP");
         }
         (self.system, self.problems) = (system, problems);
-        let ranges: Vec<IpNet> = view.announced_nets.all().collect();
-        let pools = pools(contents);
         // With other pools or ranges, other routes lead out of the cluster.
         if (&self.ranges, self.pools()) != (&ranges, Some(&pools)) {
             self.generation = None;
@@ -217,18 +223,21 @@ impl Peering {
         if self.generation.replace(generation) == Some(generation) {
             return None;
         }
-        self.next_look = now + LOOKS;
-        let pools = self.pools();
-        let is_inside = |it: IpNet| {
-            pools.is_some_and(|all| values_around(all, it).next().is_some())
-                || self.ranges.iter().any(|range| range.contains(&it))
-        };
-        let learned = self.speaker.next_hops(|peer| !peer.is_node).into_iter();
-        let all: WaysOut = learned
-            .filter(|(prefix, router)| !is_inside(*prefix) && !is_inside(IpNet::from(*router)))
-            .collect();
-        self.ways_out = routers::count(&all);
-        Some(all)
+        let mut learned = self.speaker.next_hops(|peer| !peer.is_node);
+        learned.retain(|(prefix, router)| {
+            !self.is_inside(*prefix) && !self.is_inside(IpNet::from(*router))
+        });
+        let (kept, count) = routers::collect(learned);
+        self.ways_out = count;
+        // A large table costs this thread a part of a second. The pause comes after that.
+        self.next_look = Instant::now() + LOOKS;
+        Some(kept)
+    }
+
+    /// Whether a net lies in a pool, or in a range of services' addresses.
+    fn is_inside(&self, net: IpNet) -> bool {
+        self.pools().is_some_and(|all| values_around(all, net).next().is_some())
+            || self.ranges.iter().any(|range| range.contains(&net))
     }
 
     /// The pools in the speaker's configuration.
@@ -256,7 +265,7 @@ impl Peering {
     pub(super) fn status(&self, addresses: Vec<BgpAddress>) -> BgpStatus {
         let too_many = (self.ways_out > MOST_WAYS_OUT).then(|| {
             format!(
-                "routers tell ways out of the cluster to {} prefixes, and the node's kernel gets {MOST_WAYS_OUT} of each family at most, those with the shortest prefixes: have the routers tell fewer",
+                "routers announce {} prefixes outside of the cluster, and the node's kernel gets at most {MOST_WAYS_OUT} of each family, the shortest first: announce fewer",
                 self.ways_out
             )
         });

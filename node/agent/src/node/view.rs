@@ -229,7 +229,8 @@ impl View {
         }
         let reserved = inputs.reserved().map(|(address, _)| address);
         let nodes = self.cluster.node_addresses();
-        let addresses = reserved.chain(nodes.into_keys()).collect();
+        let gateways = self.gateways.values().copied();
+        let addresses = reserved.chain(nodes.into_keys()).chain(gateways).collect();
         self.needed = Needed { addresses, links: inputs.links().to_vec() };
     }
 
@@ -245,10 +246,16 @@ impl View {
         host.keeps_routers = self.ways_out.is_none();
         if let Some(ways_out) = self.ways_out.as_ref().filter(|it| !it.is_empty()) {
             let own = host.blocks.iter().map(|(prefix, _)| prefix.trunc()).collect();
-            let ways_out = routers::usable(ways_out, &own, &self.needed).into_iter();
-            host.blocks.extend(ways_out.map(|(to, address)| (to, HostRoute::Router { address })));
+            for (to, routers) in routers::usable(ways_out, &own, &self.needed) {
+                // The object that names a gateway has precedence over what others announce.
+                let is_peer = to.prefix_len() == to.max_prefix_len()
+                    && self.gateways.contains_key(&to.addr());
+                let routers = routers.iter().filter(|_| !is_peer);
+                let by = |it| HostRoute::Router { address: *self.gateways.get(it).unwrap_or(it) };
+                host.blocks.extend(routers.map(|it| (to, by(it))));
+            }
         }
-        let gateways = self.gateways.iter().filter(|(_, it)| !is_own(&self.own_addresses, it));
+        let gateways = self.gateways.iter();
         host.blocks.extend(
             gateways.map(|(peer, it)| (IpNet::from(*peer), HostRoute::Router { address: *it })),
         );
