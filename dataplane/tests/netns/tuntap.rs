@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
 use manx_dataplane::packet::{Checksum, Packet, Pool};
@@ -44,6 +45,7 @@ impl TunTapPod {
         };
         netns.ip(&format!("route add default {via4} dev eth0"));
         netns.ip(&format!("-6 route add default {via6} dev eth0"));
+        netns.run(move || await_local(address6));
         let addresses = vec![address4.into(), address6.into()];
         Ok(Self { netns, queues, link: Link { own: GATEWAY_MAC, peer, addresses } })
     }
@@ -52,6 +54,16 @@ impl TunTapPod {
     pub(crate) fn into_ports(self) -> (Netns, Ports) {
         let Self { netns, queues, link } = self;
         (netns, queues.into_iter().map(|queue| queue.into_port(|| link.clone())).collect())
+    }
+}
+
+/// Waits until the namespace accepts packets for the address. The kernel notices the carrier of a new device a moment after the
+/// device is up, and adds the address's local route only then.
+fn await_local(address: Ipv6Addr) {
+    let until = Instant::now() + Duration::from_secs(5);
+    while output("ip", &format!("-6 route show table local {address}")).is_empty() {
+        assert!(Instant::now() < until, "{address} has no local route");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -80,8 +80,9 @@ pub(super) fn lead_alike(host: &HostDevice, node: &Pod, desired: &HostNetwork, u
     }
 }
 
-/// Another thread connects a socket all the time, and always has a route. It does not query by netlink: the kernel
-/// reports no route for an IPv6 route that is being replaced.
+/// Another thread connects a socket all the time, and has a route except in very few cases: a lookup that meets a route in
+/// the moment of its replacement ignores it (`fib_dead` in the kernel). Routes that are deleted first fail here a thousand
+/// times. The thread does not query by netlink, because the kernel reports no route for an IPv6 route that is being replaced.
 fn stay_while_they_change(host: &HostDevice, node: &Pod, desired: &HostNetwork, case: &Case) {
     let [first, second, third] = case.routers;
     let changing = || {
@@ -104,5 +105,5 @@ fn stay_while_they_change(host: &HostDevice, node: &Pod, desired: &HostNetwork, 
         found
     });
     assert!(connected > 20, "{connected}");
-    assert_eq!(refused, 0, "{} has had no route for a moment", case.to);
+    assert!(refused <= 2 + connected / 100, "{} had no route {refused} times", case.to);
 }

@@ -102,8 +102,9 @@ fn routes_with_several_next_hops_are_found_again_in_their_order_and_removed() {
     .unwrap();
 }
 
-/// Another thread connects a socket all the time, and always has a route. It does not query by netlink: the kernel
-/// reports no route for an IPv6 route that is being replaced.
+/// Another thread connects a socket all the time, and has a route except in very few cases: a lookup that meets a route in
+/// the moment of its replacement ignores it (`fib_dead` in the kernel). Routes that are deleted first fail here a thousand
+/// times. The thread does not query by netlink, because the kernel reports no route for an IPv6 route that is being replaced.
 #[test]
 fn next_hops_change_in_place() {
     if !namespaces_allowed() {
@@ -130,7 +131,7 @@ fn next_hops_change_in_place() {
             found.unwrap()
         });
         assert!(connected > 100, "{connected}");
-        assert_eq!(refused, 0, "{} has had no route for a moment", case.to);
+        assert!(refused <= 2 + connected / 100, "{} had no route {refused} times", case.to);
         in_netns(&left, async |it| it.delete_route(MAIN, &case.by(&it, &[1]).await?).await)
             .unwrap();
     }
