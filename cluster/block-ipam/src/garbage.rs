@@ -91,8 +91,8 @@ pub struct Garbage {
     since: BTreeMap<Suspect, Duration>,
 }
 
-/// A record that a look has found without a user. If the record changes, it becomes a different suspect, and its time
-/// starts again.
+/// A record that had no user in one reading of the datastore. If the record changes, it becomes a different suspect, and
+/// its time starts again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Suspect {
     /// A node that records name but that does not exist.

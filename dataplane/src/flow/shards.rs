@@ -152,7 +152,7 @@ impl ShardBucket {
         })
     }
 
-    /// The position of the owner of this shard.
+    /// The position of the entry for the shard with this tag, or else of the entry for all shards without their own.
     #[inline]
     fn find(&self, tag: u16) -> Option<usize> {
         let held = |tag| self.0.iter().position(|it| it.worker > 0 && it.tag == tag);

@@ -52,8 +52,8 @@ pub struct Judged {
 }
 
 impl fmt::Display for Refutation {
-    /// The packet in one line, then the result of either side, then the steps to the objects'
-    /// result.
+    /// Writes the packet with its endpoint, then the verdict by the tables and the verdict by the
+    /// objects, then the steps to the objects' verdict.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { from, to, packet, endpoint, direction, .. } = self;
         let family = if from.is_ipv4() { "IPv4" } else { "IPv6" };

@@ -17,7 +17,7 @@ use crate::model::{Family, ICMP, ICMPV6, L4Header, Protocol, Transport};
 /// The source port of a client whose port matters to no rule.
 const EPHEMERAL: u16 = 49_152;
 
-/// Addresses that stand for all addresses.
+/// Example addresses: one for each group of addresses that the atoms and the image do not distinguish.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Witnesses(Vec<IpAddr>);
 

@@ -66,7 +66,8 @@ pub struct Image {
     /// The path that [`Image::path`] returns for a number that refers to none.
     pub(crate) no_path: Path,
     pub(crate) slots: u32,
-    /// For each class, the first class that every chain decides alike: see [`Image::class_of`]. Computed at first use.
+    /// For each class, the first class for which every chain makes the same decisions: see [`Image::class_of`]. Computed at
+    /// first use.
     pub(crate) alike: OnceLock<Box<[u32]>>,
     /// The number of the image among the images of its compiler.
     pub(crate) serial: u64,

@@ -212,7 +212,7 @@ impl RowBuilder {
     /// Adds the rows of another builder and returns their numbers here.
     fn merge(&mut self, other: &Self, rows: &[u32]) -> Vec<u32> {
         let Self { paths, rows: interner, .. } = self;
-        // A decision that both builders have gets one number.
+        // If both builders contain the same decision, it gets one number.
         let met: Vec<PathId> =
             other.paths.all().iter().map(|it| paths.intern(Arc::clone(&it.decision))).collect();
         let wanted = vec![true; other.rows.lines.len()];

@@ -273,7 +273,8 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
     }
 }
 
-/// The work for reading one of a decision's rules. A decision may record all of them, and then stores them.
+/// The work for reading one rule of a decision. It includes the work to store the rule, because a decision may record every
+/// rule that it reads.
 const READ: usize = 8;
 
 /// The rules whose match sets contain a key, ascending and distinct, until the work runs out.

@@ -31,7 +31,8 @@ struct Publication {
 pub(super) struct Retired {
     /// No worker uses tables of this version or an earlier one. `None`: other tables of the version may be in use.
     pub(super) version: Option<u64>,
-    /// The time from a change's arrival until every worker used it, if the tables after these brought one.
+    /// The time from the arrival of a change until every worker used the tables with that change, which are the next tables
+    /// after these. `None`: the arrival of their change is unknown.
     pub(super) changed_in: Option<Duration>,
 }
 
