@@ -67,7 +67,7 @@ const fn fold128(sum: u128) -> u64 {
     add(sum as u64, (sum >> 64) as u64)
 }
 
-/// Adds two sums of 64 bits. 2^64 counts as 1, too.
+/// Adds two sums of 64 bits. A carry is added at the low end, because 2^64 counts as 1 in a ones' complement sum.
 #[inline]
 pub const fn add(one: u64, other: u64) -> u64 {
     let (sum, carry) = one.overflowing_add(other);

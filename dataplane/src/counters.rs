@@ -1,7 +1,7 @@
 //! Counters: one worker writes them, any thread reads them at any time.
 //!
 //! A counter has one writer, so adding is a plain load and store, never a locked instruction. A reader may see a value
-//! that is one batch old. Values never go back for a reader.
+//! that is one batch old. It never sees an older value after a newer one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -16,13 +16,13 @@ use crate::stage::Stage;
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds; only the owning worker calls this.
+    /// Adds `n` to the counter. Only the worker that owns the counter calls this.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// Sets a gauge; only the owning worker calls this.
+    /// Sets the value of a gauge. Only the worker that owns the gauge calls this.
     #[inline]
     pub fn set(&self, n: u64) {
         self.0.store(n, Relaxed);
@@ -71,7 +71,8 @@ impl PortCounters {
 /// One worker's own figures.
 #[derive(Debug, Default)]
 pub struct WorkerCounters {
-    /// Turns, with packets or without. A sleeping worker makes one turn per second.
+    /// The number of turns (rounds of the worker's loop), with packets or without. A sleeping worker makes one turn per
+    /// second.
     pub turns: Counter,
     /// Turns that found packets.
     pub busy_turns: Counter,
@@ -115,7 +116,7 @@ impl StageCounters {
         self.is_enabled.load(Relaxed)
     }
 
-    /// Adds ticks; only the owning worker calls this.
+    /// Adds ticks to a stage. Only the worker that owns the counters calls this.
     pub(crate) fn add(&self, stage: Stage, ticks: u64) {
         self.cycles[stage as usize].add(ticks);
     }

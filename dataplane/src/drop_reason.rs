@@ -44,7 +44,7 @@ drop_reasons! {
     /// until policy allows it when it comes back translated.
     ServiceExcess = "service-excess",
     /// A packet that came back from the node's translation of service addresses with a source that is no pod of this
-    /// node. It cannot be judged; kube-proxy masquerades it.
+    /// node. It cannot be judged, because kube-proxy has masqueraded its source.
     ServiceSource = "service-source",
     /// A packet from a service address to which no pod has sent.
     ServiceWithoutFlow = "service-without-flow",

@@ -272,7 +272,7 @@ pub struct OuterHeader {
     pub source: Ipv4Addr,
     /// The address that it was sent to.
     pub destination: Ipv4Addr,
-    /// The congestion mark between the two.
+    /// The congestion mark of the outer header.
     pub ecn: Ecn,
     /// The length of the IPv4 header alone, in bytes.
     ip_header_len: u16,

@@ -22,7 +22,8 @@ impl ResolvedAddress {
     }
 }
 
-/// Looks up the two ends of a packet, with the next hops to them.
+/// Looks up the source and the destination of a packet. Returns the next hops to both, as routes hold them, and both
+/// ends as policy sees them.
 pub(super) fn lookup_ends(
     tables: &Tables,
     source: Address,
@@ -38,9 +39,9 @@ fn pair(source: ResolvedAddress, destination: ResolvedAddress) -> (NextHopPair, 
     (pair, FlowEnds { from, to, identities: [source.identity, destination.identity] })
 }
 
-/// The result of [`lookup_ends`], for packets whose replies go back by this path. A masqueraded sender is not the node,
-/// and a visitor does not come in by the node's own interface: policy judges them as [`NextHop::Forwarded`] and
-/// [`NextHop::Visitor`].
+/// Adapts the result of [`lookup_ends`] to packets that have this return path. Policy judges a masqueraded sender as
+/// [`NextHop::Forwarded`], because it is not the node itself. Policy judges a visitor as [`NextHop::Visitor`], because
+/// it does not come in by the node's own interface.
 #[inline]
 pub(super) fn by_return_path(
     tables: &Tables,
@@ -55,15 +56,15 @@ pub(super) fn by_return_path(
     (pair, FlowEnds { from, ..ends })
 }
 
-/// The epoch of a decision that rests on these two addresses. It must be read before the look-ups, so that a change in
-/// between is noticed.
+/// The epoch of a decision that depends on these two addresses. The caller must read the epoch before it looks up the
+/// addresses, so that a change during the look-ups is noticed.
 #[inline]
 pub(super) fn current_epoch(tables: &Tables, addresses: [u32; 2]) -> Epoch {
     Epoch { version: tables.version as u32, changes: tables.changes(addresses) }
 }
 
-/// The source that was looked up last. Packets that arrive together often have the same source. It is valid while
-/// nothing has changed at its address.
+/// The source that was looked up last. Packets that arrive together often have the same source. The result is used only
+/// while the epoch is the same, so while nothing has changed at the address.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceCache {
     address: Address,
@@ -81,7 +82,8 @@ impl Default for SourceCache {
 }
 
 impl SourceCache {
-    /// Does the same as the function [`lookup_ends`], and reuses the source of the last packet.
+    /// Returns the same as the function [`lookup_ends`]. The source is looked up only if it differs from the last
+    /// packet's source, or if the epoch has changed.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the caller may know the family of the addresses")]
     pub(super) fn lookup_ends(

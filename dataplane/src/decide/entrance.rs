@@ -83,9 +83,9 @@ impl Entrance {
         }
     }
 
-    /// Whether Manx decides packets between these addresses here. Other packets are dropped as not forwardable.
-    /// Processes of the node reach the port ranges that belong to Manx at IPv4's loopback addresses, too; no other port
-    /// accepts those.
+    /// Whether Manx decides packets between these addresses that come in by this entrance. Other packets are dropped as
+    /// not forwardable. Processes of the node reach the port ranges that belong to Manx at IPv4's loopback addresses,
+    /// too; no other entrance accepts those addresses.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "every new flow")]
     pub(super) fn takes(self, [source, destination]: [Address; 2]) -> bool {
@@ -101,8 +101,9 @@ impl Entrance {
         (self.back.0 ^ hop.0) & self.significant_bits == 0
     }
 
-    /// Like [`Self::admits`], for a packet of a flow on the slow path. Processes of the node also answer from service
-    /// addresses by a host side, each to the endpoint of that host side.
+    /// Like [`Self::admits`], for a packet of a flow on the slow path. Two more kinds of packets may enter. A process
+    /// of the node may answer an endpoint from a service address, by the host side of that endpoint. A reply may come
+    /// from one of the node's own addresses by the port of forwarded packets.
     pub(super) fn admits_flow(
         self,
         NextHopPair { from, to }: NextHopPair,
@@ -121,9 +122,9 @@ impl Entrance {
         self.admits(from) || is_untranslated || is_answer()
     }
 
-    /// Whether a known flow with this next hop belongs to another sender, although a packet that entered here has the
-    /// same addresses and ports. The node's own packets and forwarded ones may look alike, and each needs its own
-    /// verdict.
+    /// Whether a packet that entered here has another sender than a known flow with the same addresses and ports. `hop`
+    /// is the next hop of the flow's source. A packet of the node itself may look like a packet that the node forwards,
+    /// and each needs its own verdict.
     pub(super) fn is_other_sender(self, hop: EncodedNextHop) -> bool {
         (self == Self::FORWARDED && hop == EncodedNextHop::NODE)
             || (self == Self::HOST && hop == EncodedNextHop::FORWARDED)

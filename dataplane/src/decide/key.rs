@@ -44,8 +44,8 @@ pub(super) fn key_from_parts(
     }
 }
 
-/// The key of the same packets after their ends have been replaced by others. The port of an ICMP query is its
-/// identifier, which belongs to the source; the destination has no port.
+/// The key and orientation of a packet after its source and destination have been replaced. For an ICMP query, the port
+/// of the source is the identifier, and the port of the destination is ignored.
 pub(super) fn key_with_ends(
     key: &FlowKey,
     orientation: Orientation,

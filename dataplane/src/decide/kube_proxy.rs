@@ -30,8 +30,8 @@ pub(super) fn refusal(pair: NextHopPair) -> Option<DropReason> {
     }
 }
 
-/// The number of flows to service addresses that an endpoint may open in a burst and that policy has not allowed when
-/// they came back.
+/// The number of flows to service addresses that an endpoint may open in a burst. A flow counts until its packet comes
+/// back translated and policy allows it.
 const BURST: u32 = 1024;
 /// The number of such flows by which the budget grows each second.
 const REFILL: u32 = 100;
@@ -48,7 +48,7 @@ struct Budget {
     /// The attachment of the endpoint. It is compared because the index may later belong to another endpoint.
     attachment: u32,
     left: u32,
-    /// The second in which it was last refilled.
+    /// The time of the last refill, in seconds.
     at: u32,
 }
 
@@ -82,7 +82,9 @@ impl ServiceBudgets {
     }
 }
 
-/// Accounts for a flow that policy allows. Returns a drop reason if the budget does not allow it.
+/// Charges the endpoint's budget for a flow that policy allows. A flow to a service address takes one from the budget,
+/// unless the service has endpoints that are hosts. A flow that comes back translated gives one back. Returns a drop
+/// reason if nothing is left.
 #[inline]
 pub(super) fn account(
     tables: &Tables,

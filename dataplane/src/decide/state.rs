@@ -33,8 +33,8 @@ pub struct DecisionState {
     pub evictions: u64,
     /// The last refusal of a masqueraded flow for which no port was free.
     pub refusal: Refusal,
-    /// The worker that gets the next packet if it is unknown which worker has the packet's state. Also the number of
-    /// other workers.
+    /// The worker to which a packet is handed off if it is unknown which worker has the packet's state, and the number
+    /// of other workers.
     pub next_worker: (WorkerId, u8),
 }
 

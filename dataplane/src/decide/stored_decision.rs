@@ -134,8 +134,8 @@ pub(super) fn keeps_established(tables: &Tables, entry: &FlowMut<'_>) -> bool {
         && entry.state().is_answered()
 }
 
-/// Whether the ends of a flow still have the next hops that they had. They have others if another pod has the address
-/// of one end.
+/// Whether the source and the destination of a flow still have the next hops and attachments that they had. For
+/// example, both differ after another pod has got one of the addresses.
 fn has_same_next_hops(
     tables: &Tables,
     entry: &FlowMut<'_>,
@@ -146,8 +146,8 @@ fn has_same_next_hops(
         && entry.second.attachments == attachment_ids(tables, ends)
 }
 
-/// The ids of the ends that stay unique across tables: the attachments of endpoints, and the address of the node that
-/// brings a visitor.
+/// A number for each end that has the same meaning in all tables: the attachment of an endpoint, or for a visitor the
+/// address of the node from whose tunnel it comes. 0 for all other ends.
 fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
     [ends.from, ends.to].map(|next_hop| match next_hop {
         NextHop::Endpoint(index) => {

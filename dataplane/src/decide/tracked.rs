@@ -254,7 +254,8 @@ pub(super) fn decide_icmp_error(
     if quoted.source != parsed.destination {
         return unmatched;
     }
-    // A host sends errors only about requests, because the sender of a reply does not read errors.
+    // The quoted packet must not be an ICMP reply: a host sends errors only about requests, because the sender of a
+    // reply does not read errors.
     let asked = quoted.icmp.and_then(|(kind, _)| icmp_query(quoted.source, quoted.protocol, kind));
     if asked.is_some_and(|(_, asks)| !asks) {
         return unmatched;

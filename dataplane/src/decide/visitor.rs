@@ -1,10 +1,11 @@
-//! Visitors: clients from outside that another node has led to a backend on this node. The backend sees a visitor's own
-//! address.
+//! Visitors: clients from outside of the cluster whose packets another node has sent on to a backend on this node. The
+//! backend sees a visitor's own address.
 //!
-//! A tunnel brings sources of its own node, and no others ([`Entrance::tunnel`](super::Entrance::tunnel)). Visitors are
-//! the exception. They are admitted if some frontend leads to the address and port of their packet, and policy judges
-//! them by their own address. The node that brings a visitor has chosen the backend. So a compromised node can claim
-//! that any client asks there; it could do the same at its own node ports.
+//! A tunnel admits only sources that belong to the node at its other end
+//! ([`Entrance::tunnel`](super::Entrance::tunnel)). Visitors are the exception. A visitor is admitted if some frontend
+//! leads to the address and port that its packet is sent to, and policy judges the visitor by its own address. The node
+//! that sends the packet on has chosen the backend. So a compromised node can claim that any client sends packets to
+//! such a backend; it could claim the same for its own node ports.
 
 use crate::flow::{FlowKey, Orientation};
 use crate::policy::FlowEnds;
@@ -18,8 +19,8 @@ pub(super) fn is_visitor(from: NextHop) -> bool {
     matches!(from, NextHop::Visitor(_))
 }
 
-/// Whether a packet comes from a visitor that no frontend leads to a backend of this node. Such a packet may open
-/// nothing.
+/// Whether a packet comes from a visitor and does not go to a backend of this node that visitors may reach. Such a
+/// packet must not open a flow.
 #[inline]
 pub(super) fn is_stray(
     tables: &Tables,

@@ -38,9 +38,9 @@ pub(super) fn evaluate_known(tables: &Tables, keys: &TwoKeys, ends: FlowEnds) ->
     evaluate(tables, &keys.first, asked_ends(tables, keys, &ends), (ends, port))
 }
 
-/// Whether Manx carries the packets of a translated flow between these ends. In addition to what [`connects`] allows, a
-/// service leads outside hosts and the node's own processes to hosts. `to_visit`: the service also leads outside hosts
-/// to another node, which takes them as visitors.
+/// Whether Manx carries the packets of a translated flow between these ends. A service connects more ends than
+/// [`connects`] does: hosts outside of the cluster and the node's own processes with backends that are hosts.
+/// `to_visit`: the service also connects outside hosts with a backend on another node, which accepts them as visitors.
 pub(super) fn leads(
     tables: &Tables,
     (is_service, to_visit): (bool, bool),
@@ -58,8 +58,8 @@ pub(super) fn leads(
     ends.to != NextHop::Service && (connects(tables, ends.from, ends.to) || is_led())
 }
 
-/// Like [`leads`], for a flow that has both keys. `leads_as_before`: the flow is allowed and its next hops are the same
-/// as before.
+/// Like [`leads`], for a flow that has both keys. `leads_as_before`: the flow is allowed and has the same next hops as
+/// before. Such a flow may continue to a backend on another node even if its frontend no longer takes visitors.
 pub(super) fn leads_known(
     tables: &Tables,
     keys: &TwoKeys,
@@ -76,8 +76,8 @@ pub(super) fn leads_known(
     leads(tables, (is_service, leads_as_before || takes_visitors()), ends)
 }
 
-/// Whether a service led a flow from the destination `asked` to `behind`. False for protocols without ports: no service
-/// has them, and an ICMP query has its identifier in place of a port.
+/// Whether a service has changed the destination of a flow from `asked` to `behind`. False for protocols without ports:
+/// no service has such a protocol, and an ICMP query has its identifier in place of a port.
 pub(super) fn is_of_service(asked: &FrontendKey, behind: &FrontendKey) -> bool {
     Protocol::from_number(asked.protocol).is_some() && asked != behind
 }
@@ -89,7 +89,7 @@ fn judged_addresses(TwoKeys { first, second }: &TwoKeys) -> [Address; 2] {
     [first.key.source(first.original).0, second.key.destination(second.original).0]
 }
 
-/// The epoch of a decision on a translated flow. A new epoch begins when a backend is removed.
+/// The epoch of a decision on a translated flow. The epoch also changes when a backend may have been removed.
 #[inline]
 pub(in crate::decide) fn epoch(tables: &Tables, keys: &TwoKeys) -> Epoch {
     epoch_of(tables, judged_addresses(keys))
@@ -105,7 +105,8 @@ pub(super) fn epoch_of(tables: &Tables, addresses: [Address; 2]) -> Epoch {
     Epoch { version, changes: changes.wrapping_add(gone) }
 }
 
-/// The ends that policy judges and the next hops, for a flow whose packets in the original direction come by this path.
+/// The next hops of a flow whose packets in the original direction have this return path, and its ends as policy judges
+/// them.
 pub(super) fn judged_ends(
     tables: &Tables,
     keys: &TwoKeys,
@@ -114,7 +115,8 @@ pub(super) fn judged_ends(
     let TwoKeys { first, second } = keys;
     let [source, destination] = judged_addresses(keys);
     let (pair, ends) = by_return_path(tables, path, lookup_ends(tables, source, destination));
-    // A process of the node keeps the node's address, and gets a port of Manx's range like all other sources.
+    // The translation changes no address if the source is a process of the node: the process already has the node's
+    // address, and only its port changes.
     let is_of_node = first.key.source(first.original).0 != second.key.source(second.original).0
         || matches!(ends.from, NextHop::World | NextHop::Node);
     let by_node = is_of_node && matches!(ends.to, NextHop::World | NextHop::Node);

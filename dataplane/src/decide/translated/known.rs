@@ -29,7 +29,8 @@ use crate::wire::protocol;
 /// The flow's backend is gone, or the node has lost the address that replaced the flow's source.
 struct BackendGone;
 
-/// Whether the ends that a translation has put into a flow still exist: the backend, and the node's address.
+/// Whether the addresses that the translation has put into a flow still exist: the backend's address, and the address
+/// that replaced the source.
 fn stands(tables: &Tables, TwoKeys { first, second }: &TwoKeys, to: NextHop) -> bool {
     let [(before, _), (source, _)] = [first, second].map(|it| it.key.source(it.original));
     let [asked, behind] = [first, second].map(|it| FrontendKey::asked_by(&it.key, it.original));
@@ -70,8 +71,8 @@ fn refresh(
     Ok(refresh_stale(tables, entry, (pair, &ends, leads), epoch, judge, evaluate))
 }
 
-/// Decides a packet whose flow was found, is live and has two keys. Returns `Err` if the packet opens a new flow at
-/// this place.
+/// Decides a packet whose flow was found and has two keys. Returns `Err` if the flow has expired, or if the packet does
+/// not belong to the flow but may open a new flow in its place.
 #[inline(never)]
 pub(in crate::decide) fn decide_known(
     tables: &Tables,
@@ -232,7 +233,8 @@ pub(in crate::decide) fn judge_restored(
 ) -> Option<((NextHopPair, FlowEnds), PolicyVerdict, Epoch)> {
     let epoch = epoch(tables, keys);
     let (pair, ends) = judged_ends(tables, keys, path);
-    // Nothing else in the record distinguishes a client from outside from a pod that is gone.
+    // The record does not hold the next hops. Its return path alone shows that the source was outside of the cluster,
+    // and was not a pod that is now gone.
     let as_before = path == ReturnPath::ManxPorts;
     let leads = leads_known(tables, keys, &ends, as_before);
     (leads && stands(tables, keys, ends.to)).then_some(())?;

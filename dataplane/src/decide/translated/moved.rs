@@ -1,21 +1,23 @@
-//! Connections whose packets arrive by another node than before, because a router has chosen another way for them.
+//! Connections whose packets now enter the cluster by another node, because a router has chosen another path for them.
 //!
-//! The other node chooses the same backend ([`choose`](crate::services::choose)). The flow that this node has for the
-//! old way is replaced:
+//! All nodes choose the same backend for such a connection ([`choose`](crate::services::choose)). The flow that this
+//! node has stored for the old path is replaced:
 //!
-//! | before | now | the flow that is replaced |
+//! | the client's packets came before | and come now | the flow that is replaced |
 //! |---|---|---|
-//! | another node brought the client here | this node leads the client itself | the visitor's flow: [`free_key`] |
-//! | this node led the client to its own backend | another node brings the client | the translated flow: [`gives_way`] |
-//! | another node brought the client | a third node brings it | the visitor's flow: [`has_moved`] |
+//! | from another node, by its tunnel | into the cluster by this node | the visitor's flow: [`free_key`] |
+//! | into the cluster by this node, to its own backend | from another node, by its tunnel | the translated flow: [`gives_way`] |
+//! | from another node, by its tunnel | from a third node, by its tunnel | the visitor's flow: [`has_moved`] |
 //!
-//! A first packet replaces nothing: it opens a connection, and a connection with the same addresses and ports as an
-//! existing one waits until that one ends. UDP has no first packet that can be recognized.
+//! A packet that opens a connection (a SYN of TCP) replaces no flow. If a connection with the same addresses and ports
+//! exists, the new connection waits until that one ends. UDP has no first packet that can be recognized, so any packet
+//! of UDP may replace a flow.
 //!
-//! Nor can a packet of the client be distinguished from one of a stranger with the same source address. So a connection
-//! moves only where replies come from the same address as before, whichever node they leave. This holds if a single
-//! frontend leads clients from outside to the backend, and if its address is no node's ([`only_shared_way`]). Otherwise
-//! the backend's next segment would reach the client from another address, and the client would answer it with a reset.
+//! A packet of the client cannot be distinguished from a stranger's packet with the same source address. So a
+//! connection moves only if its replies have the same source address as before, whichever node sends them. This is so
+//! if clients from outside reach the backend by a single frontend, and if the frontend's address belongs to no node
+//! ([`only_shared_way`]). Otherwise the backend's next segment would reach the client from another address, and the
+//! client would answer it with a reset.
 
 use crate::decide::address_lookup::{by_return_path, lookup_ends};
 use crate::decide::metadata::PacketMetadata;
@@ -26,14 +28,15 @@ use crate::services::{Frontend, FrontendKey};
 use crate::tables::{EncodedNextHop, NextHop, Tables};
 use crate::wire::protocol;
 
-/// Whether all nodes choose the same backend for a client from outside that uses this frontend. `asked` is the next hop
-/// of the frontend's address. Packets of such a client may come by any node.
+/// Whether all nodes choose the same backend for a client from outside that uses this frontend, because the client's
+/// packets may enter the cluster by any node. `asked` is the next hop of the frontend's address.
 pub(super) fn is_shared(frontend: &Frontend, asked: NextHop) -> bool {
-    // With another next hop, the address is a node's.
+    // With any other next hop, the address belongs to a node.
     frontend.takes_visitors && asked == NextHop::Service
 }
 
-/// The only frontend by which clients from outside reach a backend, if they may come by any node.
+/// The only frontend by which clients from outside reach a backend. `None`: there is not exactly one, or not all nodes
+/// choose the same backend for its clients ([`is_shared`]).
 pub(super) fn only_shared_way(tables: &Tables, backend: &FrontendKey) -> Option<FrontendKey> {
     let services = tables.services.as_deref()?;
     let way = services.only_way(backend)?;
@@ -41,8 +44,8 @@ pub(super) fn only_shared_way(tables: &Tables, backend: &FrontendKey) -> Option<
     is_shared(frontend, tables.next_hop(way.address)).then_some(way)
 }
 
-/// Whether a packet belongs to an existing connection of a visitor that another node brought before. A router has then
-/// chosen another way for the connection. `from` is the next hop of the connection's client.
+/// Whether a packet belongs to an existing connection of a visitor, but comes by the tunnel of another node than
+/// before. Then a router has chosen another path for the connection. `from` is the next hop of the connection's client.
 #[inline]
 pub(in crate::decide) fn has_moved(
     tables: &Tables,
@@ -60,7 +63,8 @@ pub(in crate::decide) fn has_moved(
         .is_some()
 }
 
-/// Removes a visitor's flow that has the second key of a flow that may have moved here from another node.
+/// Removes a visitor's flow whose key is needed as the second key of a connection that may have moved here from another
+/// node.
 pub(super) fn free_key(state: &mut DecisionState, second: &DirectedKey, now: u32) {
     let hash = state.flows.hash(&second.key);
     let holder = state.flows.find(hash, &second.key);
@@ -74,8 +78,8 @@ pub(super) fn free_key(state: &mut DecisionState, second: &DirectedKey, now: u32
     }
 }
 
-/// Whether a translated flow with these keys gives way to a packet that has its second key and comes as a client's
-/// packet. Then another node now brings the client to the backend that this node had chosen.
+/// Whether a translated flow with these keys gives way to a packet that has its second key and its original direction.
+/// Then the client's packets, which entered the cluster by this node before, now come from another node by its tunnel.
 pub(super) fn gives_way(tables: &Tables, keys: &TwoKeys, metadata: &PacketMetadata) -> bool {
     let TwoKeys { first, second } = keys;
     let [asked, backend] = [first, second].map(|it| FrontendKey::asked_by(&it.key, it.original));

@@ -52,7 +52,7 @@ pub(in crate::decide) fn open(
         Choice::Decided(decision) => return Some(decision),
         Choice::Untranslated => return None,
     };
-    // This is read before the look-up, so that a change in between is noticed.
+    // The epoch is read before the look-up, so that a change during the look-up is noticed.
     let epoch = epoch_of(tables, [client.0, destination.0]);
     let of_destination = state.source_cache.lookup_ends(tables, client.0, destination.0);
     let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), of_destination);
@@ -138,9 +138,9 @@ fn without_key(
     FlowDecision::drop(DropReason::NoFreePort)
 }
 
-/// Whether a packet without a flow belongs to a TCP connection that was open: its backend, or the source port that the
-/// world knows, is lost. An exception is a connection that may have moved here, because all nodes choose the same
-/// backend for it.
+/// Whether a packet without a flow belongs to a TCP connection that was already open. Then it is no longer known which
+/// backend or which masqueraded source port the connection has. Callers make an exception for a connection that may
+/// have moved here from another node, because all nodes choose the same backend for it.
 fn is_lost(metadata: &PacketMetadata) -> bool {
     metadata.flow.key.protocol() == protocol::TCP && metadata.is_under_way()
 }
@@ -148,9 +148,9 @@ fn is_lost(metadata: &PacketMetadata) -> bool {
 /// The destination of a new flow.
 enum Choice {
     Destination(Chosen),
-    /// There is no destination: this is the decision.
+    /// The packet is already decided, without a destination.
     Decided(FlowDecision),
-    /// The destination is the one without services.
+    /// The packet is not translated and keeps its destination.
     Untranslated,
 }
 
@@ -159,9 +159,9 @@ struct Chosen {
     /// The destination after the translation: a backend, if a service has the address and port that the packet names,
     /// else that address and port.
     destination: (Address, u16),
-    /// Whether clients from outside may be led to a backend on another node, too.
+    /// Whether a client from outside may also get a backend on another node.
     to_visit: bool,
-    /// Whether the packet may belong to a flow that another node had before.
+    /// Whether the packet may belong to a connection that has moved here from another node.
     takes_moved: bool,
 }
 

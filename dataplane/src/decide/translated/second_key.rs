@@ -28,18 +28,19 @@ pub(super) struct Wanted<'a> {
 
 /// The error that all keys that were tried are taken.
 pub(super) struct NoKey {
-    /// The worker that has most of these keys, if other workers have any. That worker can free one.
+    /// The other worker that has the largest number of these keys, if other workers have any. That worker can free one.
     pub(super) most: Option<WorkerId>,
     /// The number of flows of this worker that have any of these keys.
     pub(super) holders: u8,
-    /// The owner that has most of these flows, and how many it has.
+    /// The owner that has the largest number of these flows, and that number.
     pub(super) owner: Option<(Owner, u8)>,
 }
 
-/// Reserves a second key. The key has the client's own port, or another one if another flow or worker has that key.
-/// Ports of the node are chosen at random. If all ports that were tried are taken, a connection that is over loses its
-/// port. If none is over, the owner that has most of them loses one to an owner that has fewer. So no pod can keep the
-/// ports to a destination from other pods, except a pod that sends from all of them without a pause ([`QUIET`]).
+/// Reserves a second key. The key has the client's own port, or another port if another flow or worker already has that
+/// key. If the node's address replaces the source, the port is chosen at random. If all such ports that were tried are
+/// taken, a connection that is over loses its port. If none is over, the owner of the largest number of them loses one
+/// to an owner that has fewer. So no pod can keep the ports to a destination from other pods, except a pod that sends
+/// from all of them without a pause ([`QUIET`]).
 ///
 /// The other side may not know that a flow has lost its port. With TCP, it learns this before the next flow can
 /// exchange data with it ([`FlowState::SynSentOutward`](crate::flow::FlowState::SynSentOutward)). Other protocols have
@@ -128,7 +129,7 @@ fn most_frequent(workers: &[Option<WorkerId>]) -> Option<WorkerId> {
     all().max_by_key(|worker| all().filter(|it| it == worker).count()).copied()
 }
 
-/// The owner that has most of the keys that were found taken, and how many it has.
+/// The owner that has the largest number of the keys that were found taken, and that number.
 fn most_holding(taken: &[Option<(DirectedKey, KeyOwner)>]) -> Option<(Owner, u8)> {
     let all = || taken.iter().flatten().map(|(_, it)| it.owner);
     let counted = all().map(|owner| (owner, all().filter(|it| *it == owner).count() as u8));
@@ -164,8 +165,9 @@ fn longest_over(
     over.max_by_key(|(_, it)| (it.owner == owner, silence(it))).copied()
 }
 
-/// Chooses, among the keys that were found taken, one of the owner that has most. It prefers a flow that is not
-/// established. `None`: `owner` would then have as many as that owner, or none of these flows is quiet.
+/// Chooses, among the keys that were found taken, one of the owner that has the largest number of them. It prefers a
+/// flow that is not established. Flows of protocols other than TCP are chosen only if they are quiet. `None`: no flow
+/// may be chosen, or `owner` would then have as many as that owner.
 fn most_wasteful(
     taken: &[Option<(DirectedKey, KeyOwner)>],
     owner: Owner,

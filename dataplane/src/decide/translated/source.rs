@@ -14,9 +14,9 @@ use crate::wire::address::Address;
 pub(super) enum SourceBehind {
     /// The client, so that the other end sees the client's own address.
     Client,
-    /// Another address. If an endpoint reaches itself, it is the client's gateway, because an endpoint drops packets
-    /// from outside that have its own address. On the way through a tunnel, which admits no other source, it is an
-    /// address of this node's block.
+    /// Another address. For an endpoint that reaches itself, this is the address of its gateway, because an endpoint
+    /// drops packets from outside that have its own address as their source. For a process of the node whose packets
+    /// leave by a tunnel, this is an address of this node's block, because the other node admits no other source.
     Address(Address),
     /// The node, with a port of this range. Replies come back to the node.
     Node(Address, (u16, u16)),
@@ -26,9 +26,9 @@ pub(super) enum SourceBehind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NoAddress;
 
-/// The source of a flow after its translation, determined by the client and the destination. It is the node in two
-/// cases. The pool of a pod asks for masquerading, or a service has led a client that is no pod to a backend that is no
-/// pod, so that the replies must come back here.
+/// The source of a flow after its translation, which depends on the client and the destination. The node's address
+/// replaces the source in two cases: the pool of a pod asks for masquerading, or a service leads a client that is no
+/// pod to a backend that is no pod. In the second case, the replies must come back to this node.
 pub(super) fn source_behind(
     tables: &Tables,
     ends: &FlowEnds,
@@ -60,7 +60,8 @@ pub(super) fn source_behind(
 }
 
 impl SourceBehind {
-    /// The next hops of packets that have this source after the translation, where the routes are `pair`.
+    /// The next hops of packets that have this source after the translation. `pair` are the next hops according to the
+    /// routes.
     pub(super) fn leave(self, pair: NextHopPair) -> NextHopPair {
         match self {
             Self::Node(..) => NextHopPair { to: EncodedNextHop::MANX_PORTS, ..pair },
