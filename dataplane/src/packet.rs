@@ -60,7 +60,7 @@ pub enum SegmentKind {
 /// How a super-packet is segmented: it has one header and the payload of many segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segmentation {
-    /// The headers that repeat in front of each segment.
+    /// The kind of the segments: their protocol and, for TCP, their IP version.
     pub kind: SegmentKind,
     /// The number of payload bytes in a segment (the last may hold fewer); never 0.
     pub size: u16,
@@ -122,8 +122,8 @@ impl Capabilities {
 #[derive(Debug)]
 pub struct Packet(Box<Body>);
 
-/// The content of a [`Packet`]. It has cache lines of its own. Packets move from worker to worker, and otherwise the
-/// rest of a shared line would belong to another packet.
+/// The content of a [`Packet`]. It fills whole cache lines, so that it shares no line with another packet, which
+/// another worker may use at the same time.
 #[repr(align(64))]
 pub struct Body {
     buffer: Box<[u8]>,

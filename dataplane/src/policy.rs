@@ -120,8 +120,8 @@ impl UntrackedAllows {
     }
 }
 
-/// Evaluates untracked policy (`doNotTrack`) of the interfaces that a packet passes, whichever direction of its flow it
-/// has.
+/// Evaluates untracked policy (`doNotTrack`) of the interfaces that a packet passes. The packet may have either
+/// direction of its flow.
 #[inline]
 pub fn evaluate_untracked(
     tables: &Tables,
@@ -146,9 +146,8 @@ pub fn evaluate_untracked(
     Ok(UntrackedAllows { ingress: arrives, egress: leaves, rules: evaluation.verdict.rules })
 }
 
-/// Evaluates policy for a flow in its original direction, in the order in which the packet meets it. The order is:
-/// egress of a local source, the node's interface where the packet leaves, the node's interface where it arrives,
-/// ingress of a local destination.
+/// Evaluates policy for a flow in its original direction, in this order: egress of a local source, the node's interface
+/// where the packet leaves, the node's interface where it arrives, ingress of a local destination.
 ///
 /// Kubernetes requires two exceptions: a pod can always reach itself, and a node can always reach its own pods. Packets
 /// that the node only forwards are not its own, even if it has masqueraded them ([`NextHop::Forwarded`]).
@@ -209,7 +208,7 @@ pub fn evaluate_policy(
     evaluation.verdict
 }
 
-/// The evaluation of the chains that a flow meets, and the verdict so far.
+/// The evaluation of the chains that apply to a flow, and the verdict so far.
 struct Evaluation<'a> {
     tables: &'a Tables,
     views: PolicyViews,
@@ -217,8 +216,9 @@ struct Evaluation<'a> {
 }
 
 impl<'a> Evaluation<'a> {
-    /// Whether the interface towards `next_hop` denies the flow in that direction. `local` says whether the other end
-    /// is a process of the node. Such chains exist only if the node's own packets pass through Manx.
+    /// Whether policy of the interface towards `next_hop` denies the flow in that direction. `local` says whether the
+    /// other end is a process of the node. Chains for such flows exist only if the node's own packets pass through
+    /// Manx.
     #[inline]
     fn interface_denies(&mut self, next_hop: NextHop, direction: Direction, local: bool) -> bool {
         let Some(chains) = self.tables.host_policy.interface(next_hop) else { return false };
@@ -244,8 +244,8 @@ impl<'a> Evaluation<'a> {
         path.verdict == Verdict::Deny
     }
 
-    /// The verdict of a chain whose tiers do not end in a drop. `None`: it leaves the decision to the chains after it.
-    /// Failsafe ports do this, too.
+    /// The verdict of a chain that need not decide every flow. `None`: the chain leaves the decision to the chains
+    /// after it, as it does for failsafe ports.
     fn decides(
         &mut self,
         view: &PolicyView,

@@ -41,7 +41,8 @@ pub struct PortRefused {
     pub destination_port: u16,
     /// The number of flows of this worker that use any of the ports that were tried.
     pub holders: u8,
-    /// The owner that has most of these flows, and how many it has. `None`: other workers have all of these ports.
+    /// The owner that has the largest number of these flows, and that number. `None`: other workers have all of these
+    /// ports.
     pub most: Option<(Owner, u8)>,
 }
 

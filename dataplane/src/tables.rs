@@ -19,8 +19,8 @@ use crate::encapsulation::{Encapsulation, Outer};
 use crate::services::ServiceTable;
 use crate::wire::address::Address;
 
-/// A port of the worker. A port has its number from attach to detach. Another port gets the number only after no tables
-/// in use and no unread report can mean the former port.
+/// A port of the worker. A port keeps its number from its attachment to its detachment. Another port gets the number
+/// only after no tables in use and no unread report can refer to the former port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
@@ -222,10 +222,10 @@ impl ReturnPath {
         }
     }
 
-    /// The next hops of packets whose replies go back by this path, if the routes are `pair`. Only packets of
-    /// endpoints, packets that the node masquerades, and packets of clients from outside have such a path. If another
-    /// plugin connects the endpoints, each endpoint reaches the node and beyond by its own link, and replies go back by
-    /// the link by which packets came.
+    /// The next hops of packets whose replies go back by this path. `pair` are the next hops according to the routes.
+    /// Only packets of endpoints, packets that the node masquerades, and packets of clients from outside have such a
+    /// path. If another plugin connects the endpoints, each endpoint reaches the node and beyond by its own link, and
+    /// replies go back by the link by which packets came.
     #[inline]
     pub fn next_hops(self, tables: &Tables, pair: NextHopPair) -> NextHopPair {
         let source = pair.from.endpoint();
@@ -475,7 +475,7 @@ impl ManxPorts {
     /// other value.
     pub const STAYS: u32 = 2;
 
-    /// The one of these addresses that has the same family as `family`.
+    /// The address in `of` that has the same family as `family`.
     #[inline]
     pub fn of_family(of: &[Option<Address>; 2], family: Address) -> Option<Address> {
         of[usize::from(!family.is_v4())]

@@ -80,13 +80,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The largest number of buckets that the number of a place can name.
+    /// The largest number of buckets for which [`Self::to_bits`] has room.
     pub(super) const BUCKETS: usize = 1 << 28;
-    /// The lowest bit of the bucket in the number.
+    /// The position of the bucket's lowest bit in the number of a place.
     const BUCKET: u32 = WAYS.trailing_zeros();
     const IS_ALTERNATE: u32 = 1 << 31;
 
-    /// The place as a number. It finds a flow to evict without its key.
+    /// The place as a number. The table stores this number with the slot, so that it can evict the flow in the slot
+    /// without the flow's key.
     pub(super) const fn to_bits(self) -> u32 {
         let alternate = if self.is_alternate { Self::IS_ALTERNATE } else { 0 };
         alternate | (self.bucket as u32) << Self::BUCKET | self.way as u32

@@ -17,8 +17,8 @@ pub enum EndReason {
     Replaced,
     /// Its backend is gone.
     BackendGone,
-    /// Policy or routes no longer allow it. If they allow it again, a later end is reported separately, with counts
-    /// from the new opening.
+    /// Policy or routes no longer allow it. If they allow it again, its later end is reported, too, with all counts
+    /// since the flow was opened.
     Denied,
 }
 

@@ -44,8 +44,8 @@ pub struct PolicyStamp {
 pub struct Epoch {
     /// The low half of the version of the tables. 0 means that there are no tables.
     pub version: u32,
-    /// The number of changes to the cells of the two addresses in these tables until then: a sum of counts that only
-    /// grow.
+    /// The number of changes in place that may concern the two addresses, until the decision was made. It is a sum of
+    /// counters that only grow.
     pub changes: u32,
 }
 
@@ -158,7 +158,8 @@ impl FirstLine {
         self.key_words[1] = self.key_words[1] & !HAS_ANOTHER | if two { HAS_ANOTHER } else { 0 };
     }
 
-    /// Replaces the entry by another one in the same slot. The slot's data that the table owns stays.
+    /// Replaces the entry by another one in the same slot. The eviction class and the mark of a second key stay,
+    /// because the table maintains them.
     #[inline]
     pub(super) fn become_other(&mut self, other: Self) {
         let (class, two) = (self.eviction_class, self.has_two_keys());

@@ -22,7 +22,7 @@ impl FlowEntry {
     }
 }
 
-/// A flow in a table.
+/// A flow that can be changed, in a table or outside of one.
 #[derive(Debug)]
 pub struct FlowMut<'a> {
     first: &'a mut FirstLine,

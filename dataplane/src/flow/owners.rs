@@ -61,7 +61,7 @@ pub(super) struct List {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OwnerFlows {
     flows: u32,
-    /// The number of them that are not established.
+    /// The number of the owner's flows that are not established.
     pub(super) unestablished: u32,
     /// The list of slots with flows that are not established, and the list of slots with established flows.
     pub(super) lists: [List; 2],
@@ -157,8 +157,9 @@ impl Owners {
         self.last
     }
 
-    /// An owner that has more than its share. It is the owner that lost the last flow, if that one still has more. Such
-    /// an owner exists while the table is full and `owner` has less than its share.
+    /// An owner that has more than its share: the owner that lost the last flow if it still has more than its share,
+    /// else the owner with the most flows. Such an owner exists while the table is full and `owner` has less than its
+    /// share.
     #[inline(never)]
     fn over_share_owner(&self, owner: Owner, flows: u32) -> Owner {
         let share = self.share_among(self.active + u32::from(flows == 0));

@@ -147,7 +147,8 @@ fn key([_, first, second, a, b, c]: Words) -> Option<FlowKey> {
 #[repr(transparent)]
 struct AtomicWords([AtomicU64; WORDS]);
 
-/// Replaces the content of a slot by a record, with these stores. Words from [`WORDS`] on belong to the second key.
+/// Replaces the content of a slot by a record. `store` writes one word; words from [`WORDS`] on belong to the second
+/// key.
 #[inline]
 fn put(record: &FlowRecord, mut store: impl FnMut(usize, u64)) {
     store(0, 0);

@@ -40,7 +40,8 @@ pub(super) struct Slots {
     pub(super) second_keys: ZeroedPages<SecondKeyLine>,
     /// The listener for the ends of flows, if there is one.
     pub(super) listener: Option<Listener>,
-    /// The first of the chain of slots that were given back.
+    /// The slot that was given back last, plus one; 0 means none. Its link leads to the slot that was given back before
+    /// it.
     returned: u32,
     /// Slots from this number on have never been used.
     unused: u32,

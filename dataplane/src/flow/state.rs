@@ -77,7 +77,7 @@ pub enum FlowState {
     SynSent = 0,
     /// TCP: the other side has answered with SYN+ACK.
     SynReceived = 1,
-    /// TCP: the flow began in the middle of a connection; only the side that was judged has been seen since.
+    /// TCP: the flow began in the middle of a connection. So far, only the side that sent its first packet has sent.
     PickedUp = 2,
     /// TCP: both sides have sent segments.
     Established = 3,
@@ -129,7 +129,7 @@ pub enum Admission {
     /// A SYN after the sender's half was closed or the flow was reset: evaluate policy as for a new flow. If it is
     /// allowed, the new entry replaces this one; if not, this one is not changed.
     Recycle,
-    /// The packet belongs not to the flow, but to a connection that had its port before.
+    /// The packet does not belong to the flow, but to an earlier connection that had the flow's port.
     OtherConnection,
 }
 

@@ -47,7 +47,7 @@ impl Guess {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found(pub(super) Option<u32>);
 
-/// The last of the flows to be evicted next that a batch has prefetched.
+/// The slot of the last flow that a batch has prefetched because the table will probably evict it next.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Victims(Option<u32>);
 

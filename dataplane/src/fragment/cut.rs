@@ -12,8 +12,8 @@ const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const COPIED: u8 = 0x80;
 
-/// Appends the packet to `into` in pieces of at most `mtu` bytes, in order. If it fits, it is appended whole. Its
-/// layer-4 checksum is completed first, because a piece cannot do that.
+/// Appends the packet to `into` in pieces of at most `mtu` bytes, in order. A packet that fits is appended whole. The
+/// layer-4 checksum is completed first, because it covers the bytes of all pieces.
 ///
 /// After an error, `into` is as it was and every buffer is in `pool`. The errors are:
 ///
@@ -157,7 +157,7 @@ impl Plan {
             ip.set_total_len(len as u16);
         }
         packet.set_len(len);
-        // The checksum is complete in the packet, and a piece cannot verify it.
+        // The packet holds the complete checksum. A piece alone does not hold the bytes to verify it.
         packet.offload = Offload::default();
     }
 }

@@ -42,9 +42,9 @@ pub fn coalesce(batch: &mut Vec<Packet>, takes: Capabilities, pool: &mut Pool) {
     batch.drain(kept..).for_each(|packet| pool.put(packet));
 }
 
-/// Whether a batch may hold packets that [`coalesce`] merges, judged by its first and last packets. True for a TCP
-/// segment, and for two datagrams of one flow, as in a batch of many datagrams. A sender of few datagrams gains too
-/// little to justify a look at each packet.
+/// Whether [`coalesce`] may merge packets of the batch, judged by its first two packets and its last two. One TCP
+/// segment among them suffices, or two neighbours that are datagrams of one flow, as in a batch of many datagrams. If a
+/// sender sends few datagrams, merging them saves less than it costs to test each packet.
 #[inline]
 pub fn may_coalesce(batch: &[Packet]) -> bool {
     match batch {
@@ -56,7 +56,8 @@ pub fn may_coalesce(batch: &[Packet]) -> bool {
 
 #[inline]
 fn may_merge(one: &Packet, other: &Packet) -> bool {
-    /// The protocol, addresses and ports if the header has no options. With options, the bytes may be something else.
+    /// The protocol, and the bytes of addresses and ports in a header without options. In a header with options, these
+    /// bytes may hold something else.
     fn flow_bytes(packet: &Packet) -> Option<(u8, &[u8])> {
         let bytes = packet.bytes();
         let (protocol, ends) = if bytes.first()? >> 4 == 4 { (9, 12..24) } else { (6, 8..44) };
@@ -79,8 +80,8 @@ struct Runs {
 }
 
 impl Runs {
-    /// Appends a packet to its run and returns `true`, or prepares the runs for the packet to stay at `place` with
-    /// `before` in front of it.
+    /// Appends a packet to the run of its connection and returns `true`. If that is not possible, returns `false`: the
+    /// packet stays in the batch at `place`, after the packets `before`, and begins a run of its own if it may.
     fn append_or_prepare(
         &mut self,
         before: &mut [Packet],
@@ -173,8 +174,8 @@ fn is_whole(packet: &mut Packet, headers: &Headers) -> bool {
     }
 }
 
-/// Whether a segment or datagram can be the first of a run: it carries data, and has no flag that ends a run or has
-/// another meaning than data.
+/// Whether a segment or datagram can be the first of a run: it carries data, and a segment has the flag ACK and no
+/// others except CWR and ECE.
 pub(super) fn opens(bytes: &[u8], headers: &Headers) -> bool {
     const ECE: u8 = 0x40;
     let only_data =

@@ -146,10 +146,10 @@ fn may_be_partial(bytes: &[u8]) -> bool {
     checksum::fold(checksum::fold64(sum)) == u16::from_ne_bytes(*stored)
 }
 
-/// Restores the offload state of a packet from a socket without metadata. Kernels on one machine pass unfinished
-/// packets to each other, and such a socket does not mark them. They are TCP super-packets, and packets whose checksum
-/// is only the sum of the pseudo-header. If the packet is neither, its checksum is wrong, and its receiver detects
-/// that. A wrong checksum equals the sum of the pseudo-header as rarely as a wrong checksum happens to be right.
+/// Restores the offload state of a packet from a socket without metadata. Kernels on one machine send each other
+/// packets that are not finished, and such a socket does not mark them: TCP super-packets, and packets whose checksum
+/// is only the sum of the pseudo-header. A packet with any other checksum stays unchanged, so that its receiver can
+/// verify the checksum. A damaged checksum equals the sum of the pseudo-header as rarely as it happens to be right.
 #[inline(never)]
 fn restore_offload(packet: &mut Packet, mtu: usize) {
     let Ok(ip) = ipv4::View::new_checked(packet.bytes()) else { return };
@@ -213,8 +213,8 @@ fn is_segmentable(kind: SegmentKind, parsed: &Parsed) -> bool {
 
 /// Whether completing the checksum later cannot change anything that decides the packet. The checksum must be that of
 /// the layer-4 header, or lie after that header (in a packet in a tunnel). Senders choose the place of the checksum,
-/// and could choose the place of a port. After the end of the packet, in the padding of the link, it does not belong to
-/// the packet.
+/// and could choose the place of a port. A checksum after the end of the packet, in the padding of the link, is
+/// refused, because it does not belong to the packet.
 #[inline]
 fn is_completable(checksum: Checksum, parsed: &Parsed) -> bool {
     let Checksum::Partial { start, offset } = checksum else { return true };

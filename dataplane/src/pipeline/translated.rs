@@ -68,7 +68,8 @@ impl Context<'_> {
         }
     }
 
-    /// The same for the slow path. It is not inlined, because the other packets of the slow path need the registers.
+    /// Like `forward_translated`, for the slow path. It is not inlined, because the rest of the slow path needs the
+    /// registers.
     #[inline(never)]
     pub(super) fn translate_and_forward(
         &mut self,

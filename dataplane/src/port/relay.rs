@@ -1,11 +1,11 @@
 //! The Ethernet frames between a pod and its node, if another CNI plugin has connected the pod. Manx stands between the
 //! two.
 //!
-//! Manx has no address there. Link messages (ARP, RFC 826; neighbour discovery, RFC 4861) are relayed unchanged. So the
-//! pod and the node learn each other's addresses without Manx. A pod may ask and answer for its own addresses only, and
-//! may not be a router. The node is trusted, but frames that its bridge floods to all pods are filtered. A message
-//! carries no other data across, because policy has not judged it. It has exactly its own length, and a message from a
-//! pod has only the options that it needs.
+//! Manx has no address there. Link messages (ARP, RFC 826; neighbour discovery, RFC 4861) are relayed unchanged, so
+//! that the pod and the node learn each other's addresses. A pod may ask and answer only for its own addresses, and may
+//! not be a router. The node is trusted, but frames that its bridge floods to all pods are filtered. A link message
+//! must not carry other data, because policy does not judge it. So no bytes after the message are relayed, and a
+//! message from a pod may have only the options that it needs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,8 +1,8 @@
 //! The checksum of SCTP. The kernel leaves it to a veth like any other checksum, although it is not the Internet
 //! checksum.
 //!
-//! A virtio header cannot say that a partial checksum is a `CRC32c` (RFC 9260, appendix A), so later code could not
-//! know. So it is completed where the packet is received.
+//! A virtio header cannot say that a partial checksum is a `CRC32c` (RFC 9260, appendix A), so later code would take it
+//! for an Internet checksum. So it is completed where the packet is received.
 
 use crate::packet::{Checksum, Packet};
 use crate::wire::sctp;

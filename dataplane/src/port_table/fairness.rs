@@ -39,8 +39,8 @@ impl VirtualTime {
         account.0 = account.0.max(self.0);
     }
 
-    /// Ends a turn. `lowest` is the lowest account of the ports that brought packets, were not due, or were not
-    /// reached. Accounts count as they were when the turn began.
+    /// Ends a turn. `lowest` is the lowest account of the ports that delivered packets, were not due, or were not
+    /// reached. Each account counts with its value at the beginning of the turn.
     #[inline]
     pub(crate) fn advance(&mut self, lowest: Account) {
         self.0 = self.0.max(lowest.0);

@@ -17,7 +17,7 @@ pub enum Clients {
 }
 
 impl Clients {
-    /// The clients with an address in one of these.
+    /// The clients with an address in one of these nets.
     pub fn of(nets: &[IpNet]) -> Self {
         let mut all = IpNet::aggregate(&nets.to_vec());
         all.sort_unstable();

@@ -35,7 +35,7 @@ pub(super) fn heaviest(frontend: &Frontend, (address, port): (Address, u16)) -> 
     heavier(of_from, wrapped, client).map(|(_, backend)| *backend)
 }
 
-/// The heaviest of these backends and of `heaviest`.
+/// The heaviest backend among `heaviest` and `backends`, with its weight.
 fn heavier<'a>(
     mut heaviest: Option<(u64, &'a Backend)>,
     backends: &'a [Backend],

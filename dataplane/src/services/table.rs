@@ -63,11 +63,11 @@ pub struct Frontend {
     pub namespace: u64,
     /// The backends that a new connection may get, each of them once.
     pub backends: Box<[Backend]>,
-    /// All backends of the service, including those that no new connection of this node may get. They are filled for
-    /// UDP, and if the frontend takes visitors. They are sorted, each of them once.
+    /// All backends of the service, including those that no new connection of this node may get; sorted, each of them
+    /// once. The list may be empty unless the protocol is UDP or the frontend takes visitors.
     pub all_backends: Box<[Backend]>,
-    /// Whether clients from outside that arrive at this frontend on one node are led to backends on another node, as
-    /// visitors. So a router may choose the node by which they come in, if the address is no node's.
+    /// Whether clients from outside that enter by one node may get a backend on another node, where they are visitors.
+    /// Then a router may choose the node by which they enter, if the frontend's address belongs to no node.
     pub takes_visitors: bool,
     /// The number of seconds after its last new connection for which a client keeps its backend. `None`: each
     /// connection gets a backend independently (`sessionAffinity: None`).
@@ -100,7 +100,8 @@ pub struct ServiceTable {
     /// The addresses that no pod and no node has but that slices or annotations name, each with the number of their
     /// namespace.
     named: Parts<(u64, Address), ()>,
-    /// The backends that visitors may reach, as visitors address them, each with the frontends that lead there.
+    /// The backends that visitors may reach, by the backend's address, protocol and port. The value describes the
+    /// frontends that have the backend.
     for_visitors: Parts<FrontendKey, VisitorFrontends>,
     gone: u32,
     new: u32,
@@ -235,8 +236,9 @@ impl ServiceTable {
     }
 }
 
-/// The frontends that lead visitors to a backend: their number, and the XOR of their addresses and of their ports. So
-/// if one frontend is left, it is known, and no frontend takes memory of its own.
+/// The frontends that lead visitors to a backend: their number, and the XOR of their addresses and of their ports. If
+/// only one frontend is left, the XOR is its address and port. So the memory does not grow with the number of
+/// frontends.
 #[derive(Debug, Clone, Copy, Default)]
 struct VisitorFrontends {
     count: u32,
@@ -255,8 +257,8 @@ impl VisitorFrontends {
     }
 }
 
-/// The backends to which only one of the two versions of a frontend leads visitors, each with whether it is the later
-/// version. Other backends are omitted, because setting an entry may copy a part of the table.
+/// The backends that visitors may reach by only one of the two versions of a frontend. `true` means that this is the
+/// later version. Other backends are omitted, because setting an entry may copy a part of the table.
 fn visits_changed<'a>(
     before: Option<&'a Frontend>,
     after: Option<&'a Frontend>,

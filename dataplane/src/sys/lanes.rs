@@ -1,6 +1,7 @@
 //! Compares eight short numbers at once.
 
-/// Two bits for each lane, from the lowest up; both are set if the lane equals `value`.
+/// Returns two bits for each lane, with the first lane in the lowest bits. Both bits are set if the lane equals
+/// `value`.
 #[inline]
 #[cfg(target_arch = "x86_64")]
 pub fn equal(lanes: [u16; 8], value: u16) -> u32 {

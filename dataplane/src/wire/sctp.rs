@@ -1,5 +1,5 @@
 //! SCTP's common header (RFC 9260, section 3.1). Its checksum is a CRC-32C (appendix A) over the packet without
-//! addresses. So a forwarder changes bytes that it covers only when it translates ports.
+//! addresses. So a forwarder has to change the checksum only when it translates ports.
 
 use std::mem::offset_of;
 

@@ -9,9 +9,10 @@ pub(super) const POLL_EVERY: u32 = 8;
 /// The number of ticks after which any turn reads the system's clock again: about twenty microseconds.
 const LONG: u64 = 50_000;
 
-/// A worker's clock. Reading the system's clock would take a tenth of a small turn's time. Packets need the time only
-/// to within a few small turns or one long turn. The clock counts from the machine's start, so that the next process
-/// knows how long a flow has been silent.
+/// A worker's clock. The system's clock is not read in each turn (round of the worker's loop), because that would take
+/// a tenth of the time of a small turn. So the result may be late by a few small turns or by one long turn, which is
+/// precise enough for packets. The clock counts from the machine's start, so that the next process knows how long a
+/// flow has been silent.
 #[derive(Debug)]
 pub struct Clock {
     now: Duration,

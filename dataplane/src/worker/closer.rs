@@ -9,8 +9,8 @@ use crossbeam::channel::{Receiver, Sender, unbounded};
 
 use crate::port::PacketIo;
 
-/// The largest number of ports that are closed at the same time. All of them wait for the same cores, so they take as
-/// long as one.
+/// The largest number of ports that are closed at the same time. For each port, the kernel waits for the same cores, so
+/// closing this many takes as long as closing one.
 const AT_ONCE: usize = 32;
 
 /// A port, and a sender that is dropped after the port is closed. A receiver may wait for that.
@@ -20,7 +20,8 @@ type Port = (Box<dyn PacketIo>, Option<Sender<()>>);
 #[derive(Clone, Default)]
 pub(super) struct Closer(Option<Sender<Port>>);
 
-/// The thread. It ends when no [`Closer`] leads to it and all ports are closed. Dropping this value waits for that end.
+/// The thread that closes ports. It ends when no [`Closer`] can send to it any more and all ports are closed. Dropping
+/// this value waits for that end.
 pub(super) struct Closing(Option<JoinHandle<()>>);
 
 impl Closer {

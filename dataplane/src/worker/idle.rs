@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_micros(50);
 /// If a yield takes at least this time, another thread had the core for a whole slice of the scheduler.
 const SLICE: Duration = Duration::from_millis(1);
-/// For this time after such a yield, the worker sleeps at once. A worker that is woken from sleep gets the core back
-/// soon. A worker that has yielded waits for the slices of the others, which is several milliseconds for each packet.
+/// After a yield of at least [`SLICE`], the worker sleeps in idle turns without polling first, for this time. A worker
+/// that is woken from sleep gets the core back soon. A worker that has yielded waits for the slices of the others,
+/// which is several milliseconds for each packet.
 const CROWDED: Duration = Duration::from_millis(100);
 
 /// The worker offers the core to other threads in one of this many idle turns. An offer that no thread takes costs as

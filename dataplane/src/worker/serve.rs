@@ -55,7 +55,7 @@ impl Worker {
         }
         let own = self.batch.len();
         let found = self.process_batch(Some(id), BATCH, kept_back);
-        // A batch with packets of other workers has been charged already.
+        // If the batch contained packets that other workers have handed off, its time is already charged.
         let timed = if found == own { own + kept_back } else { 0 };
         Served { found, timed, brought: true, stays_hot }
     }

@@ -50,8 +50,8 @@ pub(super) const LONG_TURN: u64 = 250_000;
 pub(super) struct Served {
     /// The number of packets that were decided.
     pub(super) found: usize,
-    /// The number of packets that took the time that is still to be charged, including frames that the port dropped or
-    /// answered itself.
+    /// The number of packets whose handling is still to be charged to the port, including frames that the port dropped
+    /// or answered itself.
     pub(super) timed: usize,
     /// Whether the port delivered anything, even only frames that it dropped or answered itself: those take time, too.
     pub(super) brought: bool,
@@ -91,7 +91,7 @@ pub struct Worker {
     pub(super) charged: u64,
     /// The ticks of each charge, if they are fixed instead of measured.
     pub(super) fixed_charge: Option<u64>,
-    /// The port that was served last and is not charged yet, and the number of packets that took the time.
+    /// The port that was served last and is not charged yet, and the number of packets that it is to be charged for.
     pub(super) uncharged: Option<(PortId, usize)>,
     /// The time when epoll was last polled while packets flowed.
     pub(super) polled: Duration,

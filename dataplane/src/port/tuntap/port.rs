@@ -25,7 +25,7 @@ pub(super) struct Port<const HEAD: usize, F> {
 /// How several packets are written at once.
 #[derive(Debug)]
 enum BatchWriter<const HEAD: usize> {
-    /// There have never been several packets yet.
+    /// No call has had enough packets for a ring so far.
     Untried,
     /// A ring writes them.
     Ring(Box<Writes<HEAD>>),

@@ -66,7 +66,8 @@ impl Settings {
 }
 
 const OUR_LEN: i32 = HEADER_LEN as u16 as i32;
-/// The device is set to this even if it already has this order, so that a setting of big-endian order has no effect.
+/// Whether the device is set to little-endian headers. It is set even if the machine's own order is little-endian, so
+/// that a setting of big-endian order has no effect.
 const LITTLE_ENDIAN: bool = cfg!(target_endian = "little");
 
 /// Sets all settings. Returns whether the device delivers UDP super-packets.

@@ -145,8 +145,8 @@ impl UdpTunnel {
     }
 }
 
-/// Whether the error says that the device cannot cut, or that the kernel is older than its version claims. There may
-/// also be another cause; that shows when a datagram is sent separately.
+/// Whether the error may say that the device cannot cut, or that the kernel is older than its version claims. If a
+/// datagram that is sent separately fails, too, the error has another cause.
 fn cannot_cut(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
 }
