@@ -98,7 +98,7 @@ pub struct WorkerCounters {
     pub stages: StageCounters,
 }
 
-/// Cycles of a worker by stage, counted while a reader asks for them. Cycles outside of the stages are not counted.
+/// Cycles of a worker by stage, counted while measuring is enabled. Cycles outside of the stages are not counted.
 #[derive(Debug, Default)]
 pub struct StageCounters {
     is_enabled: AtomicBool,
@@ -177,7 +177,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds packets. If other rules decided the packets before these, it counts those first.
+    /// Adds packets that these rules decided. If the packets that were added before were decided by other rules, those
+    /// packets are counted first.
     #[inline]
     pub fn add(&mut self, counters: &SlotCounters, rules: RuleCounters, packets: u64) {
         if rules != self.rules {

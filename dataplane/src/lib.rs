@@ -27,8 +27,8 @@
 //! 10. [`pipeline`]: takes a batch through layers 4 to 8, pass by pass: input (tunnels, headers, keys), fast path, slow
 //!     path, handoff to the worker that has a packet's flow, output.
 //! 11. [`worker`]: the turn loop over ready ports, which share the worker's time equally, and the commands that the
-//!     control loop sends to the worker. Only readers of its counters see what a worker changes. With the other workers
-//!     of its node it shares mailboxes and the [`Shards`](flow::Shards), which determine which worker has a flow.
+//!     control loop sends to the worker. Other threads can read a worker's counters, and nothing else of its state. The
+//!     workers of a node share mailboxes and the [`Shards`](flow::Shards), which determine which worker has a flow.
 //!
 //! Every packet is either forwarded or dropped for one [`DropReason`](drop_reason::DropReason). A packet with anything
 //! unknown, unparsed or missing is dropped. A packet of an established flow costs no allocation, no lock, and no system

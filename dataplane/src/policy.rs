@@ -72,7 +72,7 @@ impl PolicyVerdict {
     }
 }
 
-/// The policy stamp of a verdict on `ends` that is reached now.
+/// The policy stamp of a verdict on `ends` according to these tables.
 #[inline]
 pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
     let revision = |next_hop| match next_hop {

@@ -43,7 +43,8 @@ pub enum NextHop {
     Tunnel(u32),
     /// A service address that the node translates: see [`KubeProxyPort`].
     Service,
-    /// Only for a source: an endpoint of this node whose packets come back from that translation. No route holds it.
+    /// Only for a source: an endpoint of this node whose packets come back from the node's translation of service
+    /// addresses. No route holds it.
     Translated,
     /// Only for a source: an address of this node in a packet that the node forwards. The node's kernel has masqueraded
     /// the sender, which is unknown. So the sender has none of the node's rights. No route holds it.
@@ -54,9 +55,9 @@ pub enum NextHop {
     /// The node and everything beyond it, by the link of one endpoint that another plugin has connected. The index is
     /// that in [`Tables::host_sides`]. No route holds it: see [`ReturnPath::next_hops`].
     HostSide(u32),
-    /// Only for a source: a client from outside that another node has led to a backend here. Its packets come in, and
-    /// replies leave, by the tunnel of that node, with this index in [`Tables::tunnels`]. Whatever the client's address
-    /// is, the client has none of this node's rights. No route holds it.
+    /// Only for a source: a client from outside whose packets another node has sent on to a backend here. They come in,
+    /// and replies leave, by the tunnel of that node, with this index in [`Tables::tunnels`]. Whatever the client's
+    /// address is, the client has none of this node's rights. No route holds it.
     Visitor(u32),
 }
 
@@ -187,7 +188,7 @@ pub enum ReturnPath<T = u32> {
     /// The node, which forwarded them to [`Role::Forwarded`], and masqueraded them if their source is its own address:
     /// [`NextHop::Forwarded`].
     Forwarded,
-    /// The node, which led them to [`Role::ManxPorts`]: [`NextHop::ManxPorts`].
+    /// The node, whose routing rules sent them to [`Role::ManxPorts`]: [`NextHop::ManxPorts`].
     ManxPorts,
     /// The node at the other end of this tunnel, if the packets are from outside: [`NextHop::Visitor`].
     Tunnel(T),
@@ -458,8 +459,8 @@ pub struct ManxPorts {
     pub link: Link,
     /// The first and the last of the source ports for flows that leave with the node's address.
     pub egress: (u16, u16),
-    /// The node's addresses, for IPv4 and IPv6. A client from outside that a service leads to a host gets one of them
-    /// as its source.
+    /// The node's addresses, for IPv4 and IPv6. If a service sends a client from outside to a backend that is a host,
+    /// one of these addresses replaces the client's.
     pub addresses: [Option<Address>; 2],
     /// The addresses that replace those of pods in packets to the world, for IPv4 and IPv6.
     pub outgoing: [Option<Address>; 2],

@@ -58,9 +58,9 @@ impl Entrance {
         Self { back: NextHop::HostSide(index).encode(), significant_bits: u32::MAX }
     }
 
-    /// The tunnel of a known peer. The pool of the destination chooses the encapsulation of a packet, and the pool of
-    /// the source chooses that of its replies, so the peer may use either tunnel. It also brings visitors, as far as
-    /// `visitor` admits them.
+    /// The tunnel of a known peer. The pool of a packet's destination determines its encapsulation. So the two
+    /// directions of a flow may have different encapsulations, and the peer may use either tunnel. Visitors come in
+    /// here, too, if the module `visitor` admits them.
     #[inline]
     pub const fn tunnel(index: u32) -> Self {
         Self {

@@ -93,8 +93,8 @@ pub fn restore(
     RestoreOutcome::Here
 }
 
-/// The ends of a flow and the verdict on it, according to these tables. `None`: its backend is gone, the node whose
-/// tunnel brings its packets is gone, or its destination has no route.
+/// The ends of a flow and the verdict on it, according to these tables. `None`: its backend is gone, the node from
+/// whose tunnel its packets come is gone, or its destination has no route.
 fn judge(
     tables: &Tables,
     record: &FlowRecord,

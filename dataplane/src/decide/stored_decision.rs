@@ -19,8 +19,9 @@ pub(super) fn flow_owner(ends: &FlowEnds) -> Owner {
     }
 }
 
-/// Like [`flow_owner`], for a translated flow with this first key. A client from outside that is led to another node
-/// counts for the namespace of the Service, so it takes nothing from clients of other namespaces.
+/// Like [`flow_owner`], for a translated flow with this first key. If a service sends a client from outside to a
+/// backend on another node, the flow counts for the namespace of the Service, so it takes nothing from the flows of
+/// other namespaces.
 pub(super) fn translated_owner(tables: &Tables, first: &DirectedKey, ends: &FlowEnds) -> Owner {
     let owner = flow_owner(ends);
     if owner != Owner::NODE || ends.from != NextHop::World {

@@ -8,7 +8,8 @@ pub(super) const WAYS: usize = 8;
 /// An entry whose first bucket has this many entries goes to the alternate bucket, if that has fewer.
 pub(super) const CROWDED: usize = 6;
 
-/// A bucket: one cache line with the ways of a hash. Tag 0 marks a free way.
+/// A bucket: one cache line with eight ways, which are places for entries. A way holds an entry's tag and its slot. Tag
+/// 0 marks a free way.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
 pub(super) struct Bucket {

@@ -10,9 +10,9 @@
 //! its alternate bucket when its first one is nearly full. So the table is practically always full before both buckets
 //! of some hash are.
 //!
-//! When the table is full, an owner that has its share or more loses a flow. It is the oldest flow that is not
-//! established. If there is none, it is an established flow that has been silent for long. So a flood of SYNs evicts
-//! its own flows and takes nothing from other owners.
+//! When the table is full, an owner that has its share or more loses a flow: usually its oldest flow that is not
+//! established, else an established flow that has been silent for long. So a flood of SYNs evicts flows of its own
+//! owner and takes nothing from other owners.
 
 use std::io;
 use std::sync::Arc;
@@ -450,7 +450,7 @@ impl FlowTable {
             (0..self.buckets.len()).flat_map(|bucket| (0..WAYS).map(move |way| (bucket, way)));
         ways.filter_map(|(bucket, way)| {
             let slot = self.slot_at(bucket, way)?;
-            // The tag of a second key leads to the same flow again.
+            // A second key has a tag, too, which leads to the same flow. So only the tag of the first key counts.
             let place = Place::from_bits(self.slots.place_bits(slot));
             ((place.bucket, place.way) == (bucket, way)).then(|| self.copy(slot))
         })

@@ -258,7 +258,7 @@ impl FlowTable {
         }
     }
 
-    /// Whether the entry in a slot, which has two keys, has this one.
+    /// Whether this key is one of the two keys of the entry in a slot.
     #[cold]
     #[inline(never)]
     pub(super) fn has_either_key(&self, slot: usize, key: &FlowKey) -> bool {

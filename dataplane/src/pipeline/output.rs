@@ -37,7 +37,8 @@ impl Outbox {
         self.push(slot, packet, 0, 1, bytes);
     }
 
-    /// Queues a packet. `segments` and `bytes` are its size on a wire. `room` is its size towards [`FULL`].
+    /// Queues a packet. `segments` and `bytes` are its size on a wire. `room` is added to the count that triggers an
+    /// early send at [`FULL`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as `queue`")]
     fn push(&mut self, slot: &mut Slot, packet: Packet, room: usize, segments: u64, bytes: u64) {

@@ -13,7 +13,7 @@ pub(super) const EACH: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct Allowance {
     left: Cell<u32>,
-    /// The time up to which the earned messages are counted.
+    /// The time up to which messages have been added.
     counted: Cell<Instant>,
 }
 

@@ -140,7 +140,7 @@ impl Datagrams {
                 // All buffers were filled, but fewer were offered than expected.
                 self.expected
             };
-            // A call also returns less if it met an error after the datagrams that it took. The next call reports that
+            // A call also returns fewer datagrams than buffers if an error follows them. The next call reports that
             // error, and more packets may wait after it. The packets received so far are decided first.
             if got < offered {
                 break;

@@ -1,5 +1,5 @@
-//! The checksum of SCTP. The kernel leaves it to a veth like any other checksum, although it is not the Internet
-//! checksum.
+//! The checksum of SCTP. In a packet over a veth, the kernel leaves it partial like any other checksum, although it is
+//! not the Internet checksum.
 //!
 //! A virtio header cannot say that a partial checksum is a `CRC32c` (RFC 9260, appendix A), so later code would take it
 //! for an Internet checksum. So it is completed where the packet is received.

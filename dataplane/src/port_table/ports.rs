@@ -70,8 +70,8 @@ pub(crate) struct Slot {
     pub(crate) capabilities: Capabilities,
     /// The packets to send next.
     pub(crate) queue: Vec<Packet>,
-    /// The size of the queue on a wire: the number of packets beyond one for each queued packet, and the number of
-    /// bytes.
+    /// The size of the queued packets on a wire: the number of packets there minus the number in the queue, and the
+    /// number of bytes.
     pub(crate) further: u64,
     pub(crate) bytes: u64,
 }

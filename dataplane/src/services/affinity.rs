@@ -22,9 +22,9 @@ const WAYS: usize = 4;
 /// The number of entries of the table: one for each client and service port.
 const ENTRIES: usize = 1 << 16;
 
-/// The number of places on each side of its former place at which a backend is searched for. A shorter list is searched
-/// completely. In a longer list, up to this many backends may have been added or removed since the client's last
-/// connection.
+/// A backend is searched for at this many places on each side of its former place in the list of backends. A shorter
+/// list is searched completely. In a longer list, up to this many backends may have been added or removed since the
+/// client's last connection.
 const NEAR: usize = 1024;
 
 /// The last backend of each client, for each service port.

@@ -168,9 +168,9 @@ impl ServiceTable {
         self.gone
     }
 
-    /// The number of UDP frontends so far that were added where there was none. A flow that was opened before is not
-    /// translated, and its client does not open another one. When the number grows, a search for such flows begins
-    /// ([`FlowTable::remove_untranslated`](crate::flow::FlowTable::remove_untranslated)).
+    /// The number of UDP frontends so far that were added at an address and port without one. A flow that was opened
+    /// before is not translated, and its client does not open another one. When the number grows, a search for such
+    /// flows begins ([`FlowTable::remove_untranslated`](crate::flow::FlowTable::remove_untranslated)).
     pub fn new_frontends(&self) -> u32 {
         self.new
     }

@@ -1,5 +1,5 @@
-//! A cheap clock for measuring cost: it counts cycles if the processor provides them, else nanoseconds. There is also a
-//! clock that continues from process to process.
+//! A cheap clock for measuring cost: it counts cycles if the processor provides them, else nanoseconds. A second clock
+//! gives the time since the machine's start, so that successive processes agree on it.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A worker: one core, its queue of every port, and its flows. Readers share its counters. The workers of a node share
-//! the mailboxes for handoffs, and the table that says which flow belongs to which worker
+//! A worker: one core, its queue of every port, and its flows. Other threads can read its counters. The workers of a
+//! node share the mailboxes for handoffs, and the table that says which flow belongs to which worker
 //! ([`Shards`](crate::flow::Shards)).
 //!
 //! A turn takes a batch from each hot port whose share of the worker's time allows it, decides every packet, and sends

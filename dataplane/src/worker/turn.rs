@@ -390,7 +390,8 @@ impl Worker {
     }
 }
 
-/// Makes a port hot that may hold packets. If it was not hot before, it starts at virtual time.
+/// Makes a port that may hold packets hot, so that the next turns poll it. If it was not hot before, its account moves
+/// up to virtual time.
 fn make_hot(ports: &mut Ports, hot: &mut Vec<PortId>, time: &VirtualTime, id: PortId) {
     if let Some(slot) = ports.slot(id)
         && slot.wake()

@@ -124,7 +124,7 @@ pub(super) fn judged_ends(
     (pair, ends)
 }
 
-/// The ends of the flow before its translation. The source is the same.
+/// The ends of the flow before its translation. Policy sees the same source before and after the translation.
 fn asked_ends(tables: &Tables, keys: &TwoKeys, ends: &FlowEnds) -> FlowEnds {
     let (address, _) = keys.first.key.destination(keys.first.original);
     let identities = [ends.identities[0], tables.identity(address)];

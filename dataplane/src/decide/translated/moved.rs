@@ -95,7 +95,7 @@ pub(super) fn gives_way(tables: &Tables, keys: &TwoKeys, metadata: &PacketMetada
         && is_brought()
 }
 
-/// Whether a packet that is not the first one may open a connection of this protocol.
+/// Whether a flow of this protocol may begin with a packet from the middle of a connection.
 pub(super) fn opens_midway(tables: &Tables, of: u8) -> bool {
     of != protocol::TCP || !tables.connections.tcp_strict
 }
