@@ -74,8 +74,8 @@ pub const fn add(one: u64, other: u64) -> u64 {
     sum + carry as u64
 }
 
-/// The amount that is added to a sum when words change from `before` to `after`. Subtracting m is adding ~m
-/// ([`adjust`]).
+/// The amount to add to a sum when words whose sum is `before` are replaced by words whose sum is `after`. Subtracting
+/// m is adding ~m ([`adjust`]).
 #[inline]
 pub const fn difference(before: u64, after: u64) -> u64 {
     add(!before, after)

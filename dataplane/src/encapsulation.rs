@@ -132,7 +132,7 @@ pub struct Outer {
     len: usize,
     /// The length of the Ethernet header in front of the IPv4 header, in bytes.
     link_len: usize,
-    /// The length of the headers after that, in bytes.
+    /// The length of the headers from the outer IPv4 header on, in bytes.
     added: u16,
     /// The checksum's sum over the IPv4 header.
     sum: u32,

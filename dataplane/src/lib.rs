@@ -34,7 +34,8 @@
 //! unknown, unparsed or missing is dropped. A packet of an established flow costs no allocation, no lock, and no system
 //! call except those of its ports.
 //!
-//! There is no tokio here, no serde, no Kubernetes, and no decision that the control loop has not published.
+//! The crate uses neither tokio nor serde, knows nothing of Kubernetes, and decides only by what the control loop has
+//! published.
 //!
 //! **Not supported**: address translation other than for services and masquerading; IPv6 in tunnels; `AF_XDP`; uplinks
 //! that the kernel does not share (the module `decide::untracked` lists what exists for these); IPv6 jumbograms.

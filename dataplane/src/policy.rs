@@ -277,7 +277,7 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// This is not inlined, so that the caller need not keep its values in memory.
+/// This is not inlined, so that the caller can keep its values in registers.
 #[inline(never)]
 fn path(
     image: &Image,

@@ -287,8 +287,8 @@ pub struct Endpoint {
     pub ingress: ChainId,
     /// The chain for packets from it.
     pub egress: ChainId,
-    /// A number from 1 on that identifies the meaning of both chains. No other meaning has the same number, neither of
-    /// this endpoint nor of another one that had its addresses.
+    /// A number from 1 on that identifies what both chains mean now. The number is a new one whenever their meaning
+    /// changes, and when another endpoint gets the addresses.
     pub revision: u32,
 }
 
@@ -472,8 +472,8 @@ pub struct ManxPorts {
 impl ManxPorts {
     /// The value of addresses that are replaced in packets to the world (`natOutgoing` of their pool).
     pub const ASKS: u32 = 1;
-    /// The value of destinations for which sources are not replaced, such as addresses in pools. It is added to the
-    /// other value.
+    /// The value of destinations for which sources are not replaced, such as addresses in pools. An address that has
+    /// both values holds their sum.
     pub const STAYS: u32 = 2;
 
     /// The address in `of` that has the same family as `family`.

@@ -91,7 +91,8 @@ fn decide_flow(
     }
 }
 
-/// Like [`decide_flow`], for packets that their flow alone does not decide.
+/// Like [`decide_flow`], for packets that also need other checks than their flow: fragments, tunnel packets of pods,
+/// ICMP errors, and addresses that are never forwarded.
 #[inline(never)]
 fn decide_unusual(
     tables: &Tables,
@@ -144,8 +145,8 @@ fn decide_unusual(
     }
 }
 
-/// Whether Manx decides packets between these addresses here. An endpoint that reaches itself through a service answers
-/// to [`HAIRPIN_V6`], which is link-local. Only a known flow forwards such a packet.
+/// Whether Manx decides packets between these addresses that come in by this entrance. An endpoint that reaches itself
+/// through a service answers to [`HAIRPIN_V6`], which is link-local. Only a known flow forwards such a packet.
 fn is_taken(tables: &Tables, entrance: Entrance, parsed: &Parsed) -> bool {
     let is_hairpin =
         || tables.services.is_some() && parsed.destination == IpAddr::V6(HAIRPIN_V6).into();

@@ -92,8 +92,8 @@ impl UntrackedHook {
     }
 }
 
-/// The hook that was looked up last. Packets that arrive together often have the same two next hops. It is valid for
-/// one version of the tables.
+/// The hook that was looked up last. Packets that arrive together often have the same two next hops. The hook is valid
+/// for one version of the tables.
 #[derive(Debug, Clone, Copy)]
 pub struct UntrackedHookCache {
     version: u64,

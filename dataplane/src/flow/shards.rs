@@ -2,9 +2,10 @@
 //!
 //! The hash of a flow chooses one of many small shards. There are thousands of shards for each flow that the tables can
 //! hold. A shard has no owner until a worker opens a flow in it; then it belongs to that worker until the last of its
-//! flows is gone. So a flow stays with the worker that read its first packet, unless the shard had another owner. This
-//! follows the kernel's spread of packets over the queues. A worker that meets a packet of an unknown flow finds out
-//! with one load which worker has the flow. A packet of a known flow does not need to read its shard.
+//! flows is gone. So a flow stays with the worker that read its first packet, unless the shard had another owner. In
+//! this way, the workers share the flows as the kernel spreads the packets over the queues. A worker that receives a
+//! packet of a flow that it does not know finds out with one load which worker has the flow. A packet of a known flow
+//! does not need to read its shard.
 //!
 //! Only shards that have an owner take memory: 512 shards share a bucket, and a bucket holds three. When a bucket is
 //! full and one of its owners needs a fourth shard, that owner takes all other shards of the bucket. So every shard can
@@ -28,8 +29,8 @@ pub const MAX_WORKERS: usize = 255;
 /// The owner of each shard. A bucket changes in one atomic step, so no two workers open flows in one shard at the same
 /// time.
 ///
-/// No other memory is read because of a value in here: a handoff goes through a queue, and the queue provides the
-/// ordering.
+/// No thread reads other memory because of a value that it finds here: a handoff goes through a queue, and the queue
+/// provides the ordering.
 pub struct Shards {
     /// All workers use this hash, so that they agree on a packet's shard.
     random: RandomState,

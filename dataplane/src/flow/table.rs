@@ -381,7 +381,7 @@ impl FlowTable {
         (Some(slot), evicted)
     }
 
-    /// A free place for a tag of this hash, in the chosen bucket or, without one, in the bucket that can be chosen now.
+    /// A free place for a tag of this hash, in the bucket `chosen`. If that is `None`, the bucket is chosen now.
     #[inline]
     pub(super) fn free_place(&self, hash: u64, chosen: Option<usize>) -> Option<Place> {
         let bucket = chosen.or_else(|| self.choose_bucket(hash))?;
@@ -406,7 +406,7 @@ impl FlowTable {
         line.slots[way] = slot;
     }
 
-    /// Frees a way. Removes the flow that it led to by `key` from the counts of the key's shard and first bucket.
+    /// Frees a way that leads to a flow by `key`. The flow no longer counts in the key's shard and first bucket.
     #[inline]
     pub(super) fn clear_tag(
         &mut self,

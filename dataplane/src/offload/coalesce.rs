@@ -13,8 +13,9 @@ const RUNS: usize = 8;
 /// The largest number of datagrams in a super-packet that a socket accepts (the kernel's `UDP_GRO_CNT_MAX`).
 const DATAGRAMS: u16 = 64;
 
-/// Merges the TCP segments and UDP datagrams of a batch in place. Each run of consecutive ones becomes one
-/// super-packet, in the buffer and at the position of the first one. The other buffers return to `pool`.
+/// Merges the TCP segments and UDP datagrams of a batch in place. A run of packets of one connection that continue one
+/// another becomes one super-packet, in the buffer and at the position of its first packet. The other buffers return to
+/// `pool`.
 ///
 /// Segments merge if their headers are equal in every byte that segmentation does not compute. The sequence number must
 /// continue that of the segment before. The IPv4 identification must count up by one, or may stay the same if Don't

@@ -1,9 +1,9 @@
 //! Restores flows of the last process: a worker reads their records and opens those again that its tables allow.
 //!
 //! There is a file of records for each worker of the last process. The number of workers may be different now. Each
-//! worker first reads the files with its own number. Two flows of different files may now share a shard. Then the
-//! worker that comes second does not restore its flow. So after all workers have done this, each worker also reads the
-//! other files and restores the flows in its own shards.
+//! worker first reads the files whose number, modulo the number of workers now, is its own. Two flows of different
+//! files may now share a shard. Then the worker that comes second does not restore its flow. So after all workers have
+//! done this, each worker also reads the other files and restores the flows in its own shards.
 
 use std::io;
 use std::iter::Sum;

@@ -13,8 +13,9 @@ use crate::tables::{NextHop, Tables};
 /// The time in which the whole table is searched.
 const ROUND: Duration = Duration::from_secs(2);
 
-/// The progress of the search. The search goes round in a circle. New frontends extend it but do not restart it, so a
-/// stream of new frontends cannot keep a part of the table from being searched.
+/// The progress of the search, which goes round the table in a circle. A new frontend makes it continue for one more
+/// round from its present place, but does not restart it. So a stream of new frontends cannot keep a part of the table
+/// from being searched.
 #[derive(Debug, Default)]
 pub(super) struct Search {
     /// The count of new frontends when the remaining part was last set to the whole table.

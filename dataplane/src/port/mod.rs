@@ -34,11 +34,11 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    /// The number of bytes after which it takes no more packets. The bytes must still be in the core's own cache (1 MB
-    /// or 2 MB) when they are summed up and sent.
+    /// The number of bytes after which no more packets are received for a batch. The bytes must still be in the core's
+    /// own cache (1 MB or 2 MB) when they are summed up and sent.
     const BYTES: usize = 256 << 10;
-    /// The number of segments after which it takes no more packets. For a wire, each segment is cut and sent separately
-    /// while other ports wait.
+    /// The number of segments after which no more packets are received for a batch. For a wire, each segment is cut and
+    /// sent separately while other ports wait.
     const SEGMENTS: usize = 256;
 
     /// Adds a packet.
@@ -149,7 +149,7 @@ impl Transmitted {
 /// After an error the port is unusable, and its owner detaches it. A refused packet is not an error.
 pub trait PacketIo: Send {
     /// Appends up to `limit` packets to `into`. It appends fewer if the device is empty, if the pool is exhausted, or
-    /// if more bytes would push the packets so far out of the cache.
+    /// if further packets would push those that it has appended out of the cache.
     fn receive(
         &mut self,
         pool: &mut Pool,

@@ -142,8 +142,8 @@ impl ServiceTable {
         self.for_visitors.get(at).is_some()
     }
 
-    /// The frontend by which every visitor of this address and port of a backend has come in. `None`: there are several
-    /// such frontends, or none.
+    /// The only frontend by which visitors reach this address and port of a backend. `None`: there are several such
+    /// frontends, or none.
     pub fn only_way(&self, at: &FrontendKey) -> Option<FrontendKey> {
         let VisitorFrontends { count, address, port } = *self.for_visitors.get(at)?;
         let address = Address::v6(address.to_be_bytes());

@@ -6,8 +6,8 @@ pub use rustix::thread::CapabilitySet;
 use rustix::thread::{CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
 /// Lowers all of the calling thread's capabilities: none is in effect, and the thread may raise each again. If a
-/// process gave them up instead, every process of its user could trace it, and so use it (ptrace(2)). Programs that
-/// root executes have all capabilities in effect.
+/// process gave them up permanently, every process of the same user could trace it and act through it (ptrace(2)).
+/// Programs that root executes have all capabilities in effect.
 pub fn lay_down() -> io::Result<()> {
     let sets = capabilities(None)?;
     set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..sets })

@@ -115,8 +115,8 @@ pub(super) fn judged_ends(
     let TwoKeys { first, second } = keys;
     let [source, destination] = judged_addresses(keys);
     let (pair, ends) = by_return_path(tables, path, lookup_ends(tables, source, destination));
-    // The translation changes no address if the source is a process of the node: the process already has the node's
-    // address, and only its port changes.
+    // If the source is a process of the node, the translation changes only its port, because it already has the node's
+    // address. So the next hop of the source is tested, too.
     let is_of_node = first.key.source(first.original).0 != second.key.source(second.original).0
         || matches!(ends.from, NextHop::World | NextHop::Node);
     let by_node = is_of_node && matches!(ends.to, NextHop::World | NextHop::Node);

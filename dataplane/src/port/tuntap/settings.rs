@@ -1,9 +1,9 @@
 //! Settings of a TUN or TAP device that hold for all its queues: the user that may open further queues, and the format
 //! of packets.
 //!
-//! A process that holds a queue can change them. A process with `CAP_NET_ADMIN` over the device's namespace can open a
-//! queue, if the device has several. This program cannot prevent that inside a pod: it detects the change and restores
-//! the format.
+//! A process that holds a queue can change these settings. A process with `CAP_NET_ADMIN` over the device's namespace
+//! can open a queue, if the device has several. This program cannot prevent that inside a pod: it detects the change
+//! and restores the format.
 
 use std::fmt;
 use std::fs::{self, File};
