@@ -1,8 +1,8 @@
 //! Packets in, packets out.
 //!
 //! The worker of one core takes a batch of packets from each of its ports, gives every packet one fate, and sends the
-//! packets that are forwarded. It decides by one immutable value, which the control loop publishes whole. The layers,
-//! from the bottom up:
+//! packets that are forwarded. It decides by one set of tables, which the control loop publishes as a whole. The
+//! layers, from the bottom up:
 //!
 //! 1. [`sys`]: system calls, cycle counter and raw memory, with all the unsafe code of the crate. It does not know what
 //!    a descriptor or an array is used for.

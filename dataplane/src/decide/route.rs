@@ -45,7 +45,7 @@ pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
     }
 }
 
-/// The last part of routing, without the packet size: checks the link and the hop limit.
+/// Checks the link and the hop limit: the last part of routing, except for the packet size.
 pub(super) fn route<'a>(
     tables: &'a Tables,
     metadata: &PacketMetadata,

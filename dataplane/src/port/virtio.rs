@@ -30,7 +30,7 @@ pub enum Malformed {
     UnknownSegmentation,
     /// The segments have no bytes.
     EmptySegments,
-    /// The super-packet has another IP version than its header says, or is too short for its layer-4 header.
+    /// The super-packet has another IP version than the virtio header says, or is too short for its layer-4 header.
     SegmentationContradicts,
 }
 

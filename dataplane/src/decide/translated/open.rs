@@ -32,8 +32,8 @@ pub(in crate::decide) fn may_open(tables: &Tables, to: NextHop) -> bool {
 }
 
 /// Opens the flow of a packet that is translated, if policy allows it. The packet goes to a service's address, to a
-/// port of the node that a service has, or to the world. The arguments are its next hops, its ends, and the place for
-/// its flow. `None`: it is not translated.
+/// port of the node's address that belongs to a service, or to the world. The arguments are its next hops, its ends,
+/// and the place for its flow. `None`: it is not translated.
 #[inline(never)]
 pub(in crate::decide) fn open(
     tables: &Tables,

@@ -23,8 +23,8 @@ use crate::sys::udp_gso::{SEGMENTS, SuperDatagram, Vectors};
 const TUNNEL: usize = OUTER - HEADERS;
 /// The length of the longest headers that are received apart from their payload, including the tunnel's, in bytes.
 const REPEATED_MAX: usize = 256;
-/// After this many single datagrams, the next one is expected to be single, too. A call with a layout gives the kernel
-/// about ninety pieces.
+/// After this many single datagrams, the next one is expected to be single, too. To expect a super-datagram costs more:
+/// the call gives the kernel about ninety pieces.
 const ALONE: u8 = 4;
 
 /// The memory that receives the socket's datagrams.
