@@ -76,7 +76,7 @@ pub struct Rule {
     pub not_icmp: Option<IcmpMatch>,
     pub source: EntityRule,
     pub destination: EntityRule,
-    /// Whether there is an `http` match, which cannot be decided here.
+    /// Whether there is an `http` match, which Manx cannot evaluate.
     pub http: bool,
 }
 

@@ -163,7 +163,8 @@ pub fn of_variable(name: &str, value: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the consequence of the fact that Manx does not read this kind of Calico.
+/// Returns the consequence, for users, of using a kind of Calico that Manx does not read. Returns `None` for other
+/// kinds.
 pub(super) fn unread(kind: &str, api_version: &str) -> Option<&'static str> {
     let is_calicos = Kind::FelixConfiguration.api_versions().contains(&api_version);
     let row = kinds::UNREAD.iter().find(|(name, _)| is_calicos && *name == kind);
