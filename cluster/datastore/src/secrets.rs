@@ -59,7 +59,7 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Returns a value without requests. All Secrets must be in this namespace.
+    /// Returns an empty set of requests. All Secrets must be in this namespace.
     pub(crate) fn new(namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),

@@ -22,7 +22,7 @@ pub(super) trait Watch {
     /// A rule of the policy was evaluated.
     fn rule(&mut self, _rule: &Rule, _mismatch: Option<Mismatch>) {}
     /// The end of a tier would deny because of this staged policy: no rule of the policy decided, and all policies of
-    /// its tier that apply here are staged.
+    /// the tier that apply here are staged.
     fn staged_tier_end(&mut self, _policy: &Policy) {}
     /// The search enters a profile.
     fn profile(&mut self, _name: &str) {}

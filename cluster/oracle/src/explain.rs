@@ -134,7 +134,7 @@ impl Writer {
         self.tiers.iter().any(|tier| !tier.policies.is_empty())
     }
 
-    /// Returns the trace of a place where no policy decides, so that a later place does.
+    /// Returns the trace of a place where no policy decides. The next place is then evaluated.
     pub(super) fn undecided(mut self) -> SideTrace {
         self.tiers.retain(|tier| !tier.policies.is_empty());
         SideTrace {

@@ -41,8 +41,8 @@ impl Oracle {
         };
         interface.host_endpoint = Some(self.members.list[endpoint].name.clone());
         for place in crossing.places() {
-            // After a place has decided, later places are not evaluated. The enforced place is an exception, because it
-            // is evaluated independently of that decision.
+            // After a place has decided, later places are not evaluated. `Place::Forward` is the exception: it is
+            // always evaluated, because an interface that the node shares with the kernel enforces only this place.
             if place != Place::Forward && interface.stages.iter().any(|stage| stage.decides) {
                 continue;
             }

@@ -43,12 +43,12 @@ impl Oracle {
         {
             return VerdictReason::OwnNode.into();
         }
-        // If an end shares its address with an invalid pod, the address cannot be judged either.
+        // An address that an invalid pod also has cannot be judged, even if the end is another pod.
         if [local, peer].iter().any(|end| self.members.invalid_addresses.contains(&end.address())) {
             return VerdictReason::InvalidPeer.into();
         }
         let mut local = self.occupants_of(local.address(), Some(endpoint));
-        // At the pod's own end, only this pod counts, even if another pod still has the address.
+        // At the pod's own end, only this pod and network sets count, even if another pod still has the address.
         local.holders.retain(|holder| {
             *holder == endpoint || self.members.list[*holder].role == Role::NetworkSet
         });

@@ -402,7 +402,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// FNV-1a with 64 bits (Fowler, Noll, Vo): the sum of an empty text, and the step for each byte.
+/// The FNV-1a sum (Fowler, Noll, Vo; 64 bits) of an empty text.
 const SUM_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
 
 fn sum(before: u64, bytes: &[u8]) -> u64 {
