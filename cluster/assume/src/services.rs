@@ -154,7 +154,7 @@ type Group = (Vec<EndpointPort>, Endpoints);
 /// The endpoints of a slice, by their addresses.
 type Endpoints = BTreeMap<IpAddr, SliceEndpoint>;
 
-/// Returns a pod as a serving endpoint, because manifests do not say which pods are ready.
+/// Returns the endpoint of a pod at an address. It counts as ready, because manifests do not say which pods are ready.
 fn endpoint(address: IpAddr, pod: &Pod) -> SliceEndpoint {
     let node = pod.node_name.as_deref().map(Arc::from);
     SliceEndpoint { address, ready: true, serving: true, terminating: false, node, hints: None }

@@ -37,7 +37,7 @@ pub struct Contents {
     pub fingerprint: u64,
 }
 
-/// The difference between contents and the previous ones. Every source of objects sends this one event.
+/// The difference between contents and the previous ones. Every source of objects reports its changes in this form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Changes {
     /// Only these objects and the fingerprint differ. The value of each is the previous definition, or `None` if the

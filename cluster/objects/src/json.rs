@@ -14,7 +14,7 @@ use super::tree::{
     Document, Entry, Flaw, FlawKind, MAX_DEPTH, MAX_NODES, Node, Position, Value, shown,
 };
 
-/// The number of keys from which an object gets an index of its keys. A smaller object is searched without one.
+/// The number of keys from which an object gets an index of its keys. A smaller object is searched without an index.
 const SMALL: usize = 16;
 
 /// Returns the documents of a text that consists of JSON objects or lists and white space. There is one document, or

@@ -136,7 +136,7 @@ pub enum Cause {
         /// The values that are allowed there.
         expected: String,
     },
-    /// This field and others exclude each other.
+    /// This field and another one exclude each other.
     #[error("{0}")]
     Conflict(String),
     /// A field that the kind does not have.

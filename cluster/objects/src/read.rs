@@ -53,7 +53,7 @@ pub struct Entry {
     pub state: State,
 }
 
-/// An object, or the fact that it is invalid.
+/// A valid object, or the known parts of an invalid one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     Valid(Arc<Object>),

@@ -48,8 +48,7 @@ pub struct Key {
     own: AddressClass,
 }
 
-/// The boundaries at which an end's result may change, apart from addresses. They are the first and last values of
-/// ranges.
+/// The protocols, ICMP types and ranges of ports at whose boundaries the verdict of an end may change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
     pub protocols: BTreeSet<u8>,
@@ -168,7 +167,7 @@ impl Oracle {
         limits
     }
 
-    /// Returns the properties of one of an end's own addresses that the end's verdicts depend on.
+    /// Returns the properties that the verdicts of an end depend on, for one of the end's own addresses.
     pub fn key(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Key {
         let mut own = AddressClass::default();
         own.terms.push(self.unknown(end, local, local).is_some());
@@ -276,7 +275,7 @@ impl Limits {
     }
 }
 
-/// Collects what the rules depend on at one end of packets.
+/// Collects the properties of one address of a packet on which the rules of an end depend.
 struct RuleScan<'a> {
     oracle: &'a Oracle,
     end: &'a EnforcementPoint<'a>,

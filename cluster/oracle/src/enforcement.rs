@@ -1,7 +1,7 @@
-//! The search at one end of a connection: the policies that apply there, and their result.
+//! Evaluates the policies that apply to an endpoint at one place and in one direction.
 //!
-//! It is the search of `decide` for a single place. Tests compare it with the compiled tables, which are also compiled
-//! for a single place.
+//! The evaluation is the one in `decide`. Tests compare the verdicts with those of the compiled tables, which are also
+//! compiled for a single place.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,7 +21,8 @@ use super::verdict::{Verdict, VerdictReason};
 use manx_objects::object::ObjectKey;
 use manx_objects::object::calico::Failsafe;
 
-/// An endpoint at a place and in a direction.
+/// An endpoint at one place and in one direction, with the policies that apply to it there. It is called an end for
+/// short.
 #[derive(Debug, Clone)]
 pub struct EnforcementPoint<'o> {
     pub(super) place: Place,
@@ -34,7 +35,7 @@ pub struct EnforcementPoint<'o> {
     /// The indexes of those policies in `selecting` that apply at this place and in this direction, in order. Staged
     /// policies are included.
     pub(super) asked: Vec<usize>,
-    /// The policies that deny everything to the endpoint because they cannot be evaluated.
+    /// The policies in `selecting` that cannot be evaluated, so that all traffic of the endpoint is denied.
     pub(super) broken: Vec<usize>,
     /// Whether this is an invalid host endpoint, so that it is not known which policies select it.
     pub(super) unreadable: bool,

@@ -1,8 +1,8 @@
-//! The steps of the search: the policies that applied and, for each rule that did not match, the first term that
+//! The steps of an evaluation: the policies that applied and, for each rule that did not match, the first term that
 //! failed.
 //!
-//! It is the search of `decide` with an observer that records the steps. So the explanation shows what the search
-//! really did.
+//! The evaluation is the one in `decide`, with an observer that records the steps. So the explanation shows what was
+//! really evaluated.
 
 use manx_api::trace::{
     DecidingRule, PolicySteps, RuleStep, SideTrace, TierSteps, Trace, UnusablePolicy,
@@ -117,7 +117,7 @@ fn deciding_rule(rule: &RuleName) -> DecidingRule {
     }
 }
 
-/// Records each step of the search.
+/// Records each step of the evaluation.
 pub(super) struct Writer {
     direction: Direction,
     tiers: Vec<TierSteps>,

@@ -240,7 +240,8 @@ impl<'a> ServiceOracle<'a> {
     }
 
     /// Returns those of the available endpoints that are meant for clients on `node`, by the nodes or else by the zones
-    /// in their hints. Hints are used only if every ready endpoint has one, and at least one names this node (or zone).
+    /// in their hints. The nodes (or zones) are used only if every endpoint names some, and at least one endpoint names
+    /// this node (or its zone).
     fn hinted(&self, node: &str, endpoints: Vec<Endpoint<'a>>) -> Vec<Endpoint<'a>> {
         // The hints of terminating endpoints are not kept up to date.
         if endpoints.iter().any(|it| !it.of_slice.ready) {

@@ -13,7 +13,7 @@ use super::verdict::{RuleName, name};
 use manx_objects::object::ObjectKey;
 use manx_objects::object::calico::Action;
 
-/// The effect that a staged policy would have had if it were enforced and the search reached it.
+/// The effect that a staged policy would have had if it were enforced and the evaluation reached it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Staged {
     /// One of its rules would have decided or logged.
@@ -35,8 +35,8 @@ impl fmt::Display for Staged {
 }
 
 impl Oracle {
-    /// Returns the effects that staged policies would have had on a packet, in the order of the search. The search ends
-    /// at the enforced rule that decided.
+    /// Returns the effects that staged policies would have had on a packet, in the order of evaluation. The evaluation
+    /// ends at the enforced rule that decides.
     pub fn staged(&self, from: &Party, to: &Party, packet: Packet) -> Vec<Staged> {
         let mut found = Vec::new();
         if is_same_pod(from, to) {

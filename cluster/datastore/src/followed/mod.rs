@@ -93,7 +93,7 @@ pub(crate) struct Followed {
 
 impl Followed {
     /// Makes the receiver and the sender of events. At first only the last state in the file `state` is known, and it
-    /// is not in force yet. Objects that arrive with events are in force, and are written to the file.
+    /// is not used yet. Objects that arrive with events are used, and are written to the file.
     pub(crate) fn new(server: Server, state: Option<&Path>) -> (Self, Events) {
         let trouble = Trouble::default();
         let open = |file| Snapshot::open(file, server, &trouble);

@@ -40,7 +40,7 @@ pub(crate) struct Objects {
     assigned: BTreeMap<ObjectKey, Vec<IpAddr>>,
     /// The pods with assigned addresses, as the server sends them: without addresses.
     bare: BTreeMap<ObjectKey, Arc<Object>>,
-    /// The time when the state on disk was complete, if it is in force.
+    /// The time when the state on disk was complete, if this state is in use.
     restored: Option<SystemTime>,
     /// The kinds that are not listed yet.
     missing: BTreeSet<Kind>,
