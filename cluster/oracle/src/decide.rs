@@ -21,8 +21,8 @@ pub(super) trait Watch {
     fn policy(&mut self, _policy: &Policy) {}
     /// A rule of the policy was evaluated.
     fn rule(&mut self, _rule: &Rule, _mismatch: Option<Mismatch>) {}
-    /// The end of a tier would deny because of this staged policy: no rule of the policy decides, and all policies of
-    /// the tier that apply here are staged.
+    /// If enforced, this staged policy would make the end of its tier deny: no rule of the policy decides, and all
+    /// policies of the tier that apply here are staged.
     fn staged_tier_end(&mut self, _policy: &Policy) {}
     /// The evaluation enters a profile.
     fn profile(&mut self, _name: &str) {}

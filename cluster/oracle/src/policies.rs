@@ -138,8 +138,8 @@ fn is_evaluated(key: &ObjectKey, action: Option<StagedAction>) -> bool {
     !key.kind.staged() || action.is_none_or(|action| action == StagedAction::Set)
 }
 
-/// Converts a cluster-wide policy. It applies to the directions in which it has rules. A rule that could not be
-/// converted still counts for the indexes of the others.
+/// Converts a cluster-wide policy. It applies to the directions in which it has rules. A rule that cannot be evaluated
+/// stays in the list, so that the other rules keep their indexes.
 fn cluster(
     key: &ObjectKey,
     wire: &object::ClusterNetworkPolicy,

@@ -49,11 +49,11 @@ pub(super) struct Position {
     resource: Option<Resource>,
     /// The version up to which all changes are known.
     version: Option<String>,
-    /// Whether lists are streamed. At first they are, until the server refuses it.
+    /// Whether lists are streamed: true until the server refuses a streamed list.
     streams: bool,
     /// Whether the last attempt failed, and was reported.
     faulty: bool,
-    /// Whether the kind counts as missing after all checks of [`resource::find`] at the server of this connection.
+    /// Whether the kind counts as missing after all checks of `resource::find` at the server of this connection.
     absent: bool,
     /// The versions of the kind's CRDs at the last look-up of the kind.
     told: Vec<String>,

@@ -87,7 +87,7 @@ pub(crate) struct Followed {
     received: Vec<Received>,
     /// The time when the first event of the last change was received.
     changed: Option<Instant>,
-    /// The last state on disk, until [`Followed::start`] takes it.
+    /// The last state on disk, until `Followed::start` takes it.
     loaded: Option<Loaded>,
 }
 

@@ -80,7 +80,7 @@ pub struct Rule {
     pub http: bool,
 }
 
-/// One side of a rule: every field that is present must match.
+/// `source` or `destination` of a rule: every field that is present must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EntityRule {
     /// `nets`: the address is in one of them.
