@@ -19,7 +19,7 @@ pub struct MemoryWrites {
 struct State {
     objects: BTreeMap<ServedKey, Value>,
     version: u64,
-    /// While it is set, no request is answered.
+    /// While this is true, no request is answered.
     is_down: bool,
     /// The kinds that the server lacks.
     lacks: BTreeSet<ServedKind>,

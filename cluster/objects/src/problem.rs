@@ -116,7 +116,7 @@ pub enum Cause {
     /// The document has a flaw as a tree, such as a duplicate key or an unknown tag.
     #[error("{0}")]
     Flaw(FlawKind),
-    /// There are more problems of this severity than the limit allows to report.
+    /// Some problems of this severity are not reported, because their number exceeds the limit.
     #[error("{count} further problems of this {of} are not shown: correct those above first")]
     Untold {
         /// The number of problems that are not reported.

@@ -62,10 +62,10 @@ impl Oracle {
         self.decide(endpoint, &self.selecting(endpoint), &flow, watch)
     }
 
-    /// Returns the verdict at an end that is not an endpoint. If a pod is not an endpoint because it, its namespace or
-    /// its service account is invalid, no packets from or to its addresses pass. A node accepts or drops its own pods'
-    /// packets to it. Host endpoint policy does not apply to these packets. [`Oracle::judge_host`] judges all other
-    /// packets at a node's interfaces.
+    /// Returns the verdict at an end that is not an endpoint. Nothing passes from or to the addresses of a pod that is
+    /// not an endpoint because the pod, its namespace or its service account is invalid. A node accepts or drops the
+    /// packets that its own pods send to it; host endpoint policy does not apply to these packets.
+    /// [`Oracle::judge_host`] judges all other packets at a node's interfaces.
     fn at_no_pod(&self, direction: Direction, local: &Party, peer: &Party) -> VerdictReason {
         if direction == Direction::Ingress
             && let Party::Node { name, .. } = local

@@ -1,8 +1,8 @@
 //! The backends that a new connection to a service may get, from the objects alone.
 //!
-//! It implements these documents independently of the product: "Virtual IPs and Service Proxies" (Kubernetes
+//! This module implements these documents independently of the product: "Virtual IPs and Service Proxies" (Kubernetes
 //! documentation), KEP-1669 (terminating endpoints), KEP-2086 (`internalTrafficPolicy`), KEP-2433 and KEP-3015 (hints).
-//! Where they leave something open, it follows kube-proxy. Each call reads all objects again.
+//! Where the documents leave something open, the module follows kube-proxy. Each call reads all objects again.
 //!
 //! The client is a pod or a process of a node (the results are equal for both), or it is outside the cluster and its
 //! packets arrive at a node. These are not judged here: `loadBalancerSourceRanges`, node ports, and the addresses of a
@@ -303,7 +303,7 @@ fn names<'a>(endpoint: &Endpoint<'a>, of: fn(&Hints) -> &[Box<str>]) -> &'a [Box
 }
 
 /// Returns the endpoints whose hints name the client's node (or zone). Returns `None` if these hints are not used: some
-/// endpoint names no node (or zone), or no endpoint names the client's.
+/// endpoint names no node (or zone) at all, or no endpoint names the node (or zone) of the client.
 fn meant_for<'a>(
     endpoints: &[Endpoint<'a>],
     names: impl Fn(&Endpoint<'a>) -> &'a [Box<str>],

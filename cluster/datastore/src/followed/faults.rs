@@ -16,7 +16,7 @@ const KINDS: usize = 3;
 /// Since when and why objects may be out of date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stale {
-    /// The last time at which they were known to be up to date.
+    /// The last time at which the objects were known to be up to date.
     pub since: SystemTime,
     /// The reason, as one sentence.
     pub reason: String,

@@ -1,8 +1,8 @@
 //! The effect in Manx of each field of Calico's kinds, and of Calico's annotations.
 //!
-//! This table is the only source of this information. The reader takes the fields of a kind and its warnings from the
-//! table, so that `manx policy check`, `manx status` and Events say the same. `docs/settings.md` is generated from the
-//! table, and a test compares the two.
+//! The table in this module is the only place where these effects are defined. The reader takes the fields of a kind
+//! and its warnings from the table, so that `manx policy check`, `manx status` and Events say the same.
+//! `docs/settings.md` is generated from the table, and a test compares the two.
 //!
 //! - A field that changes what is allowed, protected or reachable, and that Manx does not implement, is
 //!   [`Effect::NotDone`]: it causes a warning, unless its value needs no effect.
