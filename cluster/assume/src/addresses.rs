@@ -66,7 +66,7 @@ pub(crate) fn assign_blocks(completion: &mut Completion<'_>) -> Result<(), Refus
     Ok(())
 }
 
-/// The blocks of one family for nodes, which [`Blocks::next`] returns one after the other.
+/// The blocks of one family for nodes, which `Blocks::next` returns one after the other.
 struct Blocks {
     v4: bool,
     pools: Vec<IpNet>,

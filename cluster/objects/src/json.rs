@@ -1,9 +1,8 @@
 //! Reads JSON (RFC 8259) into a [`tree`](super::tree), with the position of every value.
 //!
-//! This reader accepts less than the YAML reader does. YAML's flow style contains all of JSON except long keys, tabs
-//! and surrogate escapes. This reader returns `None` for a text that is not JSON or that exceeds the limits of a
-//! [`tree`](super::tree). The YAML reader then reads the text or reports its errors. Law: if both readers accept a
-//! text, their results are equal.
+//! JSON is also YAML in flow style, except for long keys, tabs and surrogate escapes. This reader returns `None` for a
+//! text that is not JSON or that exceeds the limits of a [`tree`](super::tree). The YAML reader then reads the text or
+//! reports its errors. Law: if both readers accept a text, their results are equal.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Writes Events one after the other, at most one each second. An Event that cannot be written does not delay the
+//! Writes Events one after the other, at most one each second. An Event that cannot be written does not block the
 //! others: it is tried again later, and given up after a few tries.
 
 use std::time::{Duration, Instant};
