@@ -55,8 +55,8 @@ impl<'a> ClaimedKind<'a> {
             return claim(known, true);
         }
         let (first, last) = (named.next()?, named.next_back());
-        // Other projects also have kinds called Node or Service. Such a document counts as Kubernetes' or Calico's
-        // object only under two conditions: traffic could pass because that object is missing, and the document's group
+        // Other projects also have kinds called Node or Service. A document of another API group counts as Kubernetes'
+        // or Calico's object only under two conditions: traffic could pass if that object were missing, and the group
         // may be a typing error.
         let opens = first.enforced_policy() || first.opens_if_absent();
         let closes = version.is_none_or(|version| opens && !is_of_another_vendor(version));

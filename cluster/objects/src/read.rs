@@ -419,9 +419,10 @@ impl Reader<'_> {
         entries.push(entry);
     }
 
-    /// Returns the placeholder for an object whose name or namespace cannot be read, so that the object fails closed.
-    /// No object can have the placeholder's name. If it is not known which other objects the object affects, the
-    /// placeholder is an invalid policy that denies everything, only in the object's namespace if that is known.
+    /// Returns the key of the placeholder for an object whose name or namespace cannot be read, so that the object
+    /// fails closed. No object can have the placeholder's name. If the object may affect any endpoint, the placeholder
+    /// is an invalid policy that denies everything, or everything in the object's namespace if the object affects only
+    /// that. Returns `None` if nothing more is allowed without the object.
     fn placeholder(&self, root: &Cursor<'_>, kind: Kind, document: usize) -> Option<ObjectKey> {
         let namespace =
             if kind.namespaced() { metadata::namespace(root) } else { Some(String::new()) };

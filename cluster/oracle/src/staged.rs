@@ -19,7 +19,7 @@ pub enum Staged {
     /// One of its rules would have decided or logged.
     Rule(RuleName, Action),
     /// None of its rules would have decided, and the end of its tier would have denied. This is reported only if no
-    /// enforced policy of the tier applies, because otherwise the end denies without the staged policy.
+    /// enforced policy of the tier applies, because otherwise the end of the tier denies anyway.
     TierEnd(Direction, ObjectKey),
 }
 

@@ -24,7 +24,7 @@ use crate::writes::WriteError;
 ///
 /// # Errors
 /// Returns an error if no setting names a server, if the server refuses a pool, the list of pools or the `ConfigMap`,
-/// or if `pools` returns one.
+/// or if `pools` returns an error.
 pub fn make_first_pools(
     access: &Access,
     asks_kubeadm: bool,
