@@ -66,7 +66,7 @@ pub(crate) fn assign_blocks(completion: &mut Completion<'_>) -> Result<(), Refus
     Ok(())
 }
 
-/// A source of blocks, which gives one after the other.
+/// The blocks of one family for nodes, which `Blocks::next` returns one after the other.
 struct Blocks {
     v4: bool,
     pools: Vec<IpNet>,
@@ -150,8 +150,8 @@ fn needing(completion: &Completion<'_>) -> Vec<(ObjectKey, String)> {
 /// block come last.
 fn pods_of(block: IpNet, space: &Space) -> impl Iterator<Item = IpAddr> + use<> {
     let all = move || block.hosts().filter(move |address| *address != block.network()).skip(1);
-    // This bound exceeds the number of pods that can be made. It is needed because an IPv6 block has too many
-    // addresses.
+    // Only the first addresses of a block are compared with rules, because an IPv6 block has too many. The bound is
+    // larger than the number of pods that can be made.
     let named: BTreeSet<IpAddr> =
         all().take(MANY).filter(|address| space.is_named_within(block, *address)).collect();
     let others = named.clone();

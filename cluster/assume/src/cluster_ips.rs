@@ -9,9 +9,9 @@ use serde_json::json;
 use crate::space::{Space, User};
 use crate::{Assumed, Completion, list};
 
-/// Gives cluster IPs to Services that have none in the manifests and would get some in a cluster. Each gets one of each
-/// family in use, from the cluster's `ServiceCIDRs` or else from a range that the input does not name. If there is no
-/// such range, the Service gets none.
+/// Gives cluster IPs to Services that have none in the manifests and would get some in a cluster. Each Service gets one
+/// address of each family in use. The addresses come from the cluster's `ServiceCIDRs` or else from a range that the
+/// input does not name. If there is no such range, the Service gets none.
 ///
 /// [`complete`](crate::complete) does not call this function, because policy needs the endpoints of Services, not their
 /// cluster IPs.
@@ -69,7 +69,7 @@ impl Free {
         if ranges.is_empty() {
             ranges.extend(completion.take_range(User::Services, v4));
         }
-        // The API server uses the first address of a range.
+        // The first address of a range is left out, because the API server takes it for its own Service.
         let of_range =
             |range: ipnet::IpNet| range.hosts().filter(move |it| *it != range.network()).skip(1);
         Self(Box::new(ranges.into_iter().flat_map(of_range)))

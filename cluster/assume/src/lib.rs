@@ -48,8 +48,8 @@ pub struct Options {
 /// The objects and fields that were added.
 #[derive(Debug, Clone, Default)]
 pub struct Assumed {
-    /// One line for each kind of object that was added, except for [`Assumed::addresses`]: the caller may prefer a note
-    /// at each pod with an assumed address ([`Assumed::note_of_addresses`]).
+    /// One line for each kind of object that was added. There is no line for [`Assumed::addresses`], because the caller
+    /// may prefer a note at each pod with an assumed address. The line for them is [`Assumed::note_of_addresses`].
     pub notes: Vec<String>,
     /// Whole objects, and the fields that were added to objects of the input. [`merge`] applies them.
     pub manifests: BTreeMap<ObjectKey, Json>,
@@ -151,8 +151,8 @@ impl Completion<'_> {
         Some(range)
     }
 
-    /// Returns the address families in use, IPv4 first. The value `true` stands for IPv4. It is IPv4 if no object has
-    /// an address.
+    /// Returns the address families in use, IPv4 first. `true` stands for IPv4, and `false` for IPv6. If no object has
+    /// an address, the only family is IPv4.
     fn families(&self) -> Vec<bool> {
         let of_nodes = self.nodes().flat_map(|(_, node)| {
             node.pod_cidrs.iter().map(IpNet::addr).chain(node.internal_ips.iter().copied())

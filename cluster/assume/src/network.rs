@@ -9,14 +9,15 @@ use manx_objects::object::{EncapsulationMode, IpPool, Kind, Object, ObjectKey};
 use crate::space::Space;
 use crate::{Completion, list};
 
-/// The shortest prefix lengths of a pool: `SHORTEST` if it contains several blocks, and `OF_ADDRESSES` if it contains
-/// several single addresses (IPv4, IPv6).
+/// The shortest prefix lengths of a pool, for IPv4 and IPv6. `SHORTEST` is for a pool that contains all blocks and
+/// addresses, and `OF_ADDRESSES` is for a pool around several small blocks or single addresses.
 const SHORTEST: [u8; 2] = [12, 32];
 const OF_ADDRESSES: [u8; 2] = [24, 64];
 
-/// Makes pools for the blocks and addresses that are in no pool. There is one pool of each family that contains all of
-/// them, if it is not much larger and contains nothing else that the input names. Otherwise there is one pool for each
-/// block, and one for the addresses of each /24.
+/// Makes pools for the blocks and addresses that are in no pool. For each family, a single pool contains all of them if
+/// its prefix is not shorter than `SHORTEST`, and if it contains nothing else that the input names. Otherwise each
+/// block gets its own pool, and the small blocks and the addresses in one /24 (IPv6: /64) share a pool if possible. If
+/// the input has an invalid pool, no pools are made.
 pub(crate) fn make_pools(completion: &mut Completion<'_>) {
     if completion
         .contents
@@ -40,7 +41,8 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
         for net in nets {
             let key = free_key(completion, &mut number);
             let mode = if v4 { EncapsulationMode::Always } else { EncapsulationMode::Never };
-            // A pool must contain at least one of its blocks. If it does not set their size, a block has 64 addresses.
+            // A pool must be at least as large as one of its blocks. If the pool does not set the size of its blocks, a
+            // block has 64 addresses.
             let is_small = net.prefix_len() > IpPool::default_block_size(net);
             let block_size = is_small.then(|| net.prefix_len());
             let pool = IpPool { block_size, ..IpPool::ipip(net, mode) };

@@ -78,7 +78,7 @@ fn services_of_slices(
 
 /// Returns the slices of all valid services with selectors or Endpoints, as manifests, for the current pods.
 pub fn endpoint_slices(contents: &Contents) -> BTreeMap<ObjectKey, Json> {
-    // If a service has slices of other authors, they replace its Endpoints.
+    // The Endpoints of a service are not copied if the service has slices that Manx did not make.
     let having = services_of_slices(contents, |key| !key.name.contains(ASSUMED));
     let services = contents.of_kind(Kind::Service);
     let services = services.filter_map(|(key, stored)| match stored.state.valid()? {
@@ -154,7 +154,7 @@ type Group = (Vec<EndpointPort>, Endpoints);
 /// The endpoints of a slice, by their addresses.
 type Endpoints = BTreeMap<IpAddr, SliceEndpoint>;
 
-/// Returns a pod as a serving endpoint, because manifests do not say which pods are ready.
+/// Returns the endpoint of a pod at an address. It counts as ready, because manifests do not say which pods are ready.
 fn endpoint(address: IpAddr, pod: &Pod) -> SliceEndpoint {
     let node = pod.node_name.as_deref().map(Arc::from);
     SliceEndpoint { address, ready: true, serving: true, terminating: false, node, hints: None }

@@ -85,9 +85,10 @@ impl Space {
         within.any(|net| net.contains(&address))
     }
 
-    /// Returns the first private range that contains nothing that the input names. If there is none, rules that name
-    /// all addresses are ignored. If rules name all private ranges, the result is the first range that no rule divides.
-    /// Any pod or node has an address to which these rules apply, so the range is as good as any other.
+    /// Returns an unused private range. The first choice is a range to which no rule applies. The second is a range to
+    /// which only rules for all addresses apply. The third is a range that no rule divides: each rule applies to all of
+    /// the range or to none of it. In the third case, rules name all private ranges. Every pod or node then has an
+    /// address to which these rules apply, so this range is as good as any other.
     pub(crate) fn free_range(&self, user: User, v4: bool) -> Option<IpNet> {
         let first = |may_lie_in: &dyn Fn(&Named, IpNet) -> bool| {
             let mut free = ranges(user, v4).filter(|range| self.is_unused(*range));
@@ -100,14 +101,16 @@ impl Space {
             .or_else(|| first(&|named, range| named.means_all_of(range) || named.leaves_out(range)))
     }
 
-    /// Returns a net that a rule names and that contains all of a range. Nets of all addresses are ignored.
+    /// Returns a net that a rule names and that contains all of a range. Nets that contain all addresses of a family
+    /// are ignored.
     pub(crate) fn named_around(&self, range: IpNet) -> Option<IpNet> {
         let smaller = self.named.iter().filter(|named| named.net.prefix_len() > 0);
         smaller.filter(|named| named.means_all_of(range)).map(|named| named.net).next()
     }
 
-    /// Returns the first part of `outer` with this prefix length that contains no address and no smaller net. A net
-    /// that contains all of `outer` does not matter, because it treats all parts alike.
+    /// Returns the first part of `outer` with this prefix length that is free. A free part contains no used address. It
+    /// also overlaps no block that was assigned to a node, and no other block or named net that is smaller than
+    /// `outer`. A net that contains all of `outer` does not matter, because it treats all parts alike.
     pub(crate) fn free_part(&self, outer: IpNet, prefix_len: u8) -> Option<IpNet> {
         let length = prefix_len.max(outer.prefix_len());
         outer.subnets(length).ok()?.take(1 << 16).find(|part| {

@@ -130,7 +130,8 @@ impl Store {
     }
 
     /// Replaces the previous contents of these files with the current ones. Returns `None` if the contents must be
-    /// rebuilt. This is so if one of the files has or had a fault, or if an object is or was defined twice.
+    /// rebuilt from all files, because one of these files has or had a fault, or because an object is or was defined
+    /// twice.
     fn apply_texts(&mut self, said: &[(String, PreviousText)]) -> Option<Changes> {
         let mut changed = BTreeMap::new();
         let contents = Arc::make_mut(&mut self.contents);

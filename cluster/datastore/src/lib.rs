@@ -19,8 +19,8 @@
 //! - [`time`]: times of objects, for crates without a clock.
 //! - `source`: the [`Source`] that an agent follows. It has all objects, and returns one change after the other.
 //!
-//! `manx-objects` parses and interprets objects. This crate decides when a text is read and which of its states is
-//! used.
+//! `manx-objects` parses and interprets objects. This crate decides when a text is read, and whether its newest or an
+//! earlier state is used.
 
 pub mod api_server;
 mod directory;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::served::{ServedKey, ServedKind};
 use crate::writes::{Revision, WriteError, Writes};
 
-/// See the module. It serves all kinds. Calico's kinds are served in one API version.
+/// A server with all kinds of object. Calico's kinds are served in one API version.
 #[derive(Debug)]
 pub struct MemoryWrites {
     calicos: &'static str,
@@ -19,7 +19,7 @@ pub struct MemoryWrites {
 struct State {
     objects: BTreeMap<ServedKey, Value>,
     version: u64,
-    /// While it is set, no request is answered.
+    /// While this is true, no request is answered.
     is_down: bool,
     /// The kinds that the server lacks.
     lacks: BTreeSet<ServedKind>,

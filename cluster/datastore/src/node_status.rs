@@ -1,8 +1,8 @@
 //! Calico's `CalicoNodeStatus` objects. Users request the status of a node with such an object at the API server, and
 //! the node's agent writes the status.
 //!
-//! They are separate from all other objects, because no policy and no route depends on them, and their status changes
-//! all the time.
+//! These objects are kept separately from all others, because no policy and no route depends on them, and their status
+//! changes all the time.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -83,7 +83,7 @@ struct State {
 }
 
 impl NodeStatuses {
-    /// Begins to follow the objects. Before this call, no right to read them is needed.
+    /// Begins to follow the objects. The agent needs the right to read them only from this call on.
     pub fn want(&self) {
         self.is_wanted.send_replace(true);
     }

@@ -1,8 +1,8 @@
 //! An Event of Kubernetes (`events.k8s.io/v1`): a text about an object, for people. The server removes it after an
 //! hour.
 //!
-//! Its name is derived from the object's identity, the text and the occurrence, so that the server refuses the same
-//! Event a second time.
+//! The name of an Event is derived from the object's identity, the text and the occurrence. So the server refuses the
+//! same Event a second time.
 
 use std::time::SystemTime;
 

@@ -1,7 +1,8 @@
 //! Values of single Secrets by name: only those that the agent currently needs.
 //!
-//! They are separate from all other objects. A value is in no [`Contents`](manx_objects::contents::Contents), in no
-//! file and in no message, and is removed when it is no longer needed.
+//! The values are kept separately from all other objects. A value is in no
+//! [`Contents`](manx_objects::contents::Contents), in no file and in no message, and is removed when it is no longer
+//! needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -59,7 +60,7 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Returns a value without requests. All Secrets must be in this namespace.
+    /// Returns an empty set of requests. All Secrets must be in this namespace.
     pub(crate) fn new(namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),

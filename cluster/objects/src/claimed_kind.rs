@@ -1,4 +1,5 @@
-//! The kind that a document claims to have, or, without a clear claim, the kind that it is checked as.
+//! The kind that a document is checked as: the kind that the document claims to be, or a guess if its kind or its API
+//! version is missing or misspelled.
 
 use super::cursor::{Cursor, Findings, edits_apart};
 use super::object::Kind;
@@ -13,8 +14,8 @@ pub(super) const OF_ITSELF: &str = "what every Kubernetes object must state";
 pub(super) struct ClaimedKind<'a> {
     pub(super) kind: Kind,
     version: Option<&'a str>,
-    /// Whether the document is certainly of this kind, valid or not. If not, it may be of several kinds; `kind` is then
-    /// the one that denies most, and the document's fields cannot be read.
+    /// Whether the document can be of this kind only, valid or not. If it can be of several kinds, `kind` is the one
+    /// that denies most, and the fields of the document are not read.
     pub(super) certain: bool,
     /// Whether no kind has the document's kind name, and the name is nearly that of `kind`.
     misspelled: bool,
@@ -54,12 +55,13 @@ impl<'a> ClaimedKind<'a> {
             return claim(known, true);
         }
         let (first, last) = (named.next()?, named.next_back());
-        // Other projects also have kinds called Node or Service. Such a document counts as Kubernetes' or Calico's
-        // object only under two conditions: traffic could pass because that object is missing, and the document's group
+        // Other projects also have kinds called Node or Service. A document of another API group counts as Kubernetes'
+        // or Calico's object only under two conditions: traffic could pass if that object were missing, and the group
         // may be a typing error.
         let opens = first.enforced_policy() || first.opens_if_absent();
         let closes = version.is_none_or(|version| opens && !is_of_another_vendor(version));
-        // In `Kind::ALL`, Calico's NetworkPolicy comes after Kubernetes' NetworkPolicy, and it denies more.
+        // In `Kind::ALL`, Calico's NetworkPolicy comes after Kubernetes' NetworkPolicy. Calico's is chosen because an
+        // invalid policy of Calico denies more than an invalid policy of Kubernetes.
         if closes { claim(last.unwrap_or(first), last.is_none()) } else { None }
     }
 
@@ -72,7 +74,7 @@ impl<'a> ClaimedKind<'a> {
         if self.misspelled {
             match root.field("kind") {
                 Some(field) => field.expected(out, self.kind.name()),
-                // An enclosing list gives the kind.
+                // The object has no field `kind`: the misspelled kind comes from the list that contains the object.
                 None => root.missing(out, "kind", self.kind.name()),
             }
         }
@@ -104,7 +106,7 @@ fn nearest(name: &str, version: Option<&str>) -> Option<&'static str> {
     if Kind::ALL.into_iter().any(|kind| kind.name() == name) {
         return None;
     }
-    // One edit makes a name at most one letter longer.
+    // One edit changes the length of a name by one letter at most, so kinds of very different length are not compared.
     let comparable = candidates.filter(|kind| kind.name().len().abs_diff(name.len()) <= 3);
     let near = comparable.map(|kind| (edits_apart(name, kind.name()), kind.name()));
     near.filter(|(edits, known)| *edits <= 3.min(known.len() / 3)).min().map(|(_, known)| known)

@@ -32,15 +32,16 @@ pub struct Contents {
     pub in_sync: bool,
     /// The number of texts (files) that were read, valid or not; 0 if the objects come from an API server.
     pub texts: usize,
-    /// Identifies this content: two processes of one version that have read the same texts have the same fingerprint.
+    /// Identifies this content: two processes of the same version of Manx that have read the same texts have the same
+    /// fingerprint.
     pub fingerprint: u64,
 }
 
-/// The difference between contents and the previous ones. Every source of objects sends this one event.
+/// The difference between contents and the previous ones. Every source of objects reports its changes in this form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Changes {
-    /// Only these objects and the fingerprint differ. Each comes with its previous definition, if it had one. An object
-    /// whose place in its text has changed is included.
+    /// Only these objects and the fingerprint differ. The value of each is the previous definition, or `None` if the
+    /// object is new. An object is also included if only its place in the text has changed.
     Objects(BTreeMap<ObjectKey, Option<Stored>>),
     /// Any object may differ.
     Everything,
@@ -130,8 +131,7 @@ impl Contents {
         self.objects.iter().filter_map(|(key, stored)| Some((key, stored.state.valid()?)))
     }
 
-    /// Returns the object that controls a pod in the end, such as the Deployment of its `ReplicaSet` or the `CronJob`
-    /// of its Job.
+    /// Returns the topmost controller of a pod, such as the Deployment of its `ReplicaSet` or the `CronJob` of its Job.
     pub fn workload(&self, pod: &ObjectKey) -> Option<Owner> {
         let Object::Pod(wire) = self.valid(pod)? else { return None };
         let mut owner = wire.owner.clone()?;
@@ -151,9 +151,10 @@ impl Contents {
         Some(owner)
     }
 
-    /// Returns the Endpoints of a service, if the cluster copies them to `EndpointSlices`. The cluster copies them if
-    /// the service has neither a selector nor slices that come from elsewhere. Returns `None` if the service has a
-    /// selector, if there are no Endpoints, or if a label forbids the copy.
+    /// Returns the Endpoints of a service, if the cluster copies them to `EndpointSlices`. Returns `None` if the
+    /// service has a selector, if there are no Endpoints, or if the Endpoints are not to be copied (for example,
+    /// because a label forbids it). The cluster also does not copy Endpoints if the service has slices that come from
+    /// elsewhere; this function does not check that.
     pub fn copied_endpoints(&self, key: &ObjectKey, service: &Service) -> Option<&State> {
         let key = ObjectKey { kind: Kind::Endpoints, ..key.clone() };
         let state = &self.objects.get(&key).filter(|_| service.selector.is_empty())?.state;
@@ -166,12 +167,13 @@ impl Contents {
         is_copied.then_some(state)
     }
 
-    /// Frees unused memory. The map's nodes are half full if the objects were added in the order of their keys.
+    /// Frees unused memory: the nodes of a `BTreeMap` are only half full if keys were added in order.
     pub fn pack(&mut self) {
         self.objects = mem::take(&mut self.objects).into_iter().collect();
     }
 
-    /// Replaces the definition of an object and returns the previous one. If both are equal, only the place changes.
+    /// Adds an object or replaces its definition, and returns the previous definition. If the new definition equals the
+    /// previous one, only the place changes.
     pub fn put(&mut self, entry: &Entry) -> Option<Stored> {
         let Some(stored) = self.objects.get_mut(&entry.key) else {
             let stored = Stored { state: entry.state.clone(), place: entry.place.clone() };
@@ -236,8 +238,8 @@ impl Assembly {
                     other.push_str(&uids);
                 }
                 if !same {
-                    // The state is moved, not copied: if an object has very many definitions, each copy would contain
-                    // the additions of all earlier ones.
+                    // The previous state is moved, not copied. It grows with each definition of the object, so copies
+                    // would be expensive for an object with very many definitions.
                     let before = mem::replace(&mut stored.state, entry.state.clone());
                     stored.state = State::Invalid(Box::new(either(before, entry.state.clone())));
                 }

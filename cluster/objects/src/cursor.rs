@@ -144,7 +144,7 @@ impl<'a> Cursor<'a> {
         self.warning_at(out, self.node.at, cause);
     }
 
-    /// Reports a warning with a code of its own.
+    /// Reports a warning with this code and this message.
     pub(super) fn told(&self, out: &mut Findings, code: Code, message: impl Into<String>) {
         self.warning(out, Cause::told(code, message));
     }

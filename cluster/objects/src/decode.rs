@@ -78,8 +78,8 @@ fn decode_pod(
     (Some(Object::Pod(Box::new(pod))), invalid)
 }
 
-/// Decodes a policy, and the subject that is known even if the policy is invalid. Every policy that is neither a
-/// NetworkPolicy of Kubernetes nor a cluster network policy is Calico's.
+/// Decodes a policy, and the subject that is known even if the policy is invalid. A policy that is neither a
+/// NetworkPolicy of Kubernetes nor a cluster-wide policy of Kubernetes is decoded as a policy of Calico.
 fn decode_policy(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> (Option<Object>, Invalid) {
     let (policy, subject) = match kind {
         Kind::NetworkPolicy | Kind::StagedKubernetesNetworkPolicy => {

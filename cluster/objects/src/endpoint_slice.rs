@@ -16,7 +16,8 @@ use super::tree::Value;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 const ENDPOINT: &[&str] = &["addresses", "conditions", "hints", "nodeName"];
-/// `zone` is among them because only the controller of slices reads it: the controller turns zones into `hints`.
+/// The fields of an endpoint that are ignored without a warning. `zone` is one of them because only the controller of
+/// slices reads it: the controller turns zones into `hints`.
 const ENDPOINT_IGNORED: &[&str] = &["deprecatedTopology", "hostname", "targetRef", "zone"];
 const CONDITIONS: [&str; 3] = ["ready", "serving", "terminating"];
 
@@ -91,7 +92,7 @@ fn endpoint_addresses(
     Some(addresses.items(out, |item, out| item.parsed(out, expected, of_family)))
 }
 
-/// Reads an endpoint that is reached at an address.
+/// Reads an endpoint. `address` is the first of its addresses.
 fn endpoint(
     cursor: &Cursor<'_>,
     address: IpAddr,

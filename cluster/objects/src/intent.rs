@@ -68,8 +68,9 @@ pub(super) fn empty_without_type(
     }
 }
 
-/// Warns of a condition that is an empty list, because everything then matches: `every` names it (peer, port or
-/// address). Null is not a list: the API server treats it as an absent field, and templates often write it.
+/// Warns if the list `key` of a rule is empty. An empty list is no condition: the rule matches every peer, port or
+/// address. `every` is the word for it in the message. Null is not an empty list: the API server treats it as an absent
+/// field, and templates often write it.
 pub(super) fn empty_condition(rule: &Cursor<'_>, key: &str, every: &str, out: &mut Findings) {
     if let Some(list) = rule.field(key)
         && is_empty_list(&list)
@@ -89,8 +90,9 @@ const OF_EVERYBODY: [u16; 6] = [53, 80, 123, 443, 5353, 6443];
 /// Warns if all rules of a list come in pairs: one rule with peers only, and one with ports only. There is one warning
 /// for each list.
 ///
-/// Two kinds of pair are common and right. In the first, the peers are all pods of the policy's own namespace. In the
-/// second, which is egress, every port is in `OF_EVERYBODY` or has a name that begins with `dns`.
+/// A list with a common pair causes no warning. There are two kinds of common pair. In the first, the peers are all
+/// pods of the policy's own namespace. In the second, which is egress, every port is in `OF_EVERYBODY` or has a name
+/// that begins with `dns`. A list with a pair whose `ports` are empty causes no warning here either.
 pub(super) fn separate_rules(list: &Cursor<'_>, rules: &[Rule], egress: bool, out: &mut Findings) {
     let own = Peer::Selectors { pods: Some(LabelSelector::default()), namespaces: None };
     let is_common = |peers: &[Peer], ports: &[Port]| {
@@ -109,7 +111,7 @@ pub(super) fn separate_rules(list: &Cursor<'_>, rules: &[Rule], egress: bool, ou
         }
         _ => false,
     };
-    // Invalid rules are not in `rules`.
+    // If there are errors, `rules` may lack some rules of the list, so the pairs are not known.
     if out.errors() || !rules.chunks(2).all(is_pair) {
         return;
     }
@@ -140,7 +142,8 @@ pub(super) fn separate_peers(list: &Cursor<'_>, peers: &[Peer], out: &mut Findin
             _ => false,
         }
     });
-    // Invalid peers are not in `peers`.
+    // If there are errors, `peers` may lack some peers of the list, so an index in `peers` may be another one in
+    // `list`.
     let Some(second) = second.filter(|_| !out.errors()).and_then(|first| list.item(first + 1))
     else {
         return;

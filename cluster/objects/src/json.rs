@@ -1,9 +1,8 @@
 //! Reads JSON (RFC 8259) into a [`tree`](super::tree), with the position of every value.
 //!
-//! This reader accepts less than YAML's flow style, which contains all of JSON except long keys, tabs and surrogate
-//! escapes. It returns `None` for a text that is not JSON or that exceeds the limits of a [`tree`](super::tree). The
-//! YAML reader then reads the text or reports its errors. Law: if both readers accept a text, they read the same from
-//! it.
+//! JSON is also YAML in flow style, except for long keys, tabs and surrogate escapes. This reader returns `None` for a
+//! text that is not JSON or that exceeds the limits of a [`tree`](super::tree). The YAML reader then reads the text or
+//! reports its errors. Law: if both readers accept a text, their results are equal.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,7 +13,7 @@ use super::tree::{
     Document, Entry, Flaw, FlawKind, MAX_DEPTH, MAX_NODES, Node, Position, Value, shown,
 };
 
-/// The number of keys from which an object gets an index of its keys. A smaller object is searched without one.
+/// The number of keys from which an object gets an index of its keys. A smaller object is searched without an index.
 const SMALL: usize = 16;
 
 /// Returns the documents of a text that consists of JSON objects or lists and white space. There is one document, or

@@ -20,7 +20,7 @@ pub fn locate<'p>(text: &str, problems: impl IntoIterator<Item = &'p mut Problem
     }
 }
 
-/// Returns the object itself, or the object within a list or a list of lists.
+/// Returns the node for which `is_it` is true: `node` itself, or an object in its `items`, at any depth.
 fn object_at<'n>(node: &'n Node<'n>, is_it: &dyn Fn(&Node<'_>) -> bool) -> Option<&'n Node<'n>> {
     if is_it(node) {
         return Some(node);

@@ -110,9 +110,9 @@ fn rule(cursor: &Cursor<'_>, peers_field: &'static str, out: &mut Findings) -> O
     Some(rule)
 }
 
-/// The maximum number of pairs of a selector peer and a port in an egress rule with named ports. Four pairs are added
-/// for each peer and for each port. A name stands for different ports at different peers, so each peer needs its own
-/// list of ports.
+/// The maximum number of pairs of a peer with selectors and a port, in an egress rule with named ports. The maximum is
+/// larger by four for each such peer and for each port. It exists because a name stands for different ports at
+/// different peers, so each peer needs its own list of ports.
 const PAIRS: usize = 256;
 
 fn few_pairs(cursor: &Cursor<'_>, rule: &Rule, out: &mut Findings) {

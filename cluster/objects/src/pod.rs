@@ -20,9 +20,9 @@ use super::tree::Value;
 /// The annotation in which Calico's CNI plugin stores the addresses of a pod, joined by commas. Each is an address or a
 /// CIDR of one address.
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
-/// The annotation with the first of these addresses.
+/// The annotation in which Calico's CNI plugin stores the first address of a pod.
 const POD_IP: &str = "cni.projectcalico.org/podIP";
-/// The annotation in which Amazon's CNI plugin stores them.
+/// The annotation in which Amazon's CNI plugin stores the addresses of a pod.
 const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
 
 const SPEC: &[&str] = &[
@@ -282,8 +282,9 @@ fn empty_or_address(cursor: &Cursor<'_>, field: &str, out: &mut Findings) -> Opt
 }
 
 /// Returns the addresses that can be read from an annotation. Returns `None` if the annotation is absent or no address
-/// can be read. If one part is not legal, the pod is invalid. The addresses in the other parts are then closed. If
-/// `status` is `filled`, Calico does not look at annotations, so an error is only a warning.
+/// can be read. If a part of the annotation is not legal, the pod is invalid, and nothing passes from or to the
+/// addresses in the other parts. If `filled` is set, the status contains the pod's addresses. Calico then does not look
+/// at annotations, so an illegal part causes only a warning.
 fn annotated(
     root: &Cursor<'_>,
     annotations: &Pairs,

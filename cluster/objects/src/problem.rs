@@ -116,7 +116,7 @@ pub enum Cause {
     /// The document has a flaw as a tree, such as a duplicate key or an unknown tag.
     #[error("{0}")]
     Flaw(FlawKind),
-    /// There are more problems of this severity than the limit allows to report.
+    /// Some problems of this severity are not reported, because their number exceeds the limit.
     #[error("{count} further problems of this {of} are not shown: correct those above first")]
     Untold {
         /// The number of problems that are not reported.
@@ -136,7 +136,7 @@ pub enum Cause {
         /// The values that are allowed there.
         expected: String,
     },
-    /// This field and others exclude each other.
+    /// This field and another one exclude each other.
     #[error("{0}")]
     Conflict(String),
     /// A field that the kind does not have.
@@ -145,7 +145,7 @@ pub enum Cause {
         /// A field of the kind with a similar name.
         similar: Option<String>,
     },
-    /// A rule contains something that cannot be decided here, and fails closed.
+    /// A rule contains something that Manx cannot evaluate, and fails closed.
     #[error("is not supported: this rule {effect}")]
     Unsupported {
         /// The effect on the rule.
@@ -161,8 +161,8 @@ pub enum Cause {
         api_version: String,
         /// Whether the kind has a template of pods, so that its objects count as workloads.
         makes_pods: bool,
-        /// The namespaces of its objects in the file. An empty name means any namespace: an object names none, is
-        /// cluster-wide, or the objects have very many namespaces.
+        /// The namespaces of this kind's objects in the file. An empty name means any namespace: an object names none,
+        /// an object is cluster-wide, or the objects have very many namespaces.
         namespaces: BTreeSet<String>,
         /// Advice, if there is any for the kind.
         help: Option<&'static str>,
@@ -200,7 +200,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Returns a cause with a code of its own.
+    /// Returns a cause with this code and this message.
     pub fn told(code: Code, message: impl Into<String>) -> Self {
         Self::Told { code, message: message.into() }
     }
@@ -257,7 +257,8 @@ impl Problem {
         }
     }
 
-    /// Returns a note that an object has more problems than are reported.
+    /// Returns the problem which says that an object has more problems of this severity than are reported. Its own
+    /// severity is at least a warning.
     pub fn of_untold(key: &ObjectKey, place: &Place, severity: Severity, count: usize) -> Self {
         Self {
             severity: severity.of_untold(),

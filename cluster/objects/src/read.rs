@@ -53,7 +53,7 @@ pub struct Entry {
     pub state: State,
 }
 
-/// An object, or the fact that it is invalid.
+/// A valid object, or the known parts of an invalid one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     Valid(Arc<Object>),
@@ -253,7 +253,8 @@ impl Reader<'_> {
             self.report(document, None, Finding { severity, at, field, cause: Cause::EmptyList });
         }
         let item_kind = (!item_kind.is_empty()).then_some(item_kind);
-        // A flaw could belong to any item. The first flaw makes every item invalid, and the others are reported once.
+        // It is not known to which item a flaw belongs. So the first flaw is reported for every item, which makes every
+        // item invalid. The other flaws are reported once.
         let (first, further) = flaws.split_at(flaws.len().min(items.len()).min(1));
         self.report_all(document, None, Findings::of_flaws(further), node);
         for item in items {
@@ -301,7 +302,8 @@ impl Reader<'_> {
         let namespace = metadata::written_namespace(node);
         let named = (kind.to_owned(), api_version.to_owned(), makes_pods);
         if let Some(number) = self.unknown.get(&named) {
-            // If a document turns out to be a template, its problems are removed, and this one may be among them.
+            // The problem with this index may be another one by now, because the problems of a document are removed if
+            // the document turns out to be a template.
             if let Some(problem) = self.manifest.problems.get_mut(*number)
                 && let Cause::UnknownKind { kind: of, namespaces, .. } = &mut problem.cause
                 && *of == kind
@@ -373,8 +375,8 @@ impl Reader<'_> {
         };
         let state = match object {
             Some(object) if !out.errors() => State::Valid(Arc::new(object)),
-            // The subject of a namespaced policy is valid only in its namespace, so it is not used for a placeholder of
-            // another kind.
+            // The placeholder of a namespaced policy may be a global policy. The policy's subject selects pods of one
+            // namespace only, so it is not used for such a placeholder.
             _ if key.as_ref().is_some_and(|key| key.kind != kind) => State::Invalid(Box::default()),
             _ => State::Invalid(Box::new(invalid)),
         };
@@ -417,9 +419,10 @@ impl Reader<'_> {
         entries.push(entry);
     }
 
-    /// Returns the placeholder for an object whose name or namespace cannot be read, so that the object fails closed.
-    /// No object can have the placeholder's name. If it is not known which other objects the object affects, the
-    /// placeholder is an invalid policy that denies everything, only in the object's namespace if that is known.
+    /// Returns the key of the placeholder for an object whose name or namespace cannot be read, so that the object
+    /// fails closed. No object can have the placeholder's name. If the object may affect any endpoint, the placeholder
+    /// is an invalid policy that denies everything, or everything in the object's namespace if the object affects only
+    /// that. Returns `None` if nothing more is allowed without the object.
     fn placeholder(&self, root: &Cursor<'_>, kind: Kind, document: usize) -> Option<ObjectKey> {
         let namespace =
             if kind.namespaced() { metadata::namespace(root) } else { Some(String::new()) };
@@ -429,7 +432,8 @@ impl Reader<'_> {
             // Any selector may match pods by the labels of this namespace, and any policy may be in this tier.
             (Kind::Namespace | Kind::Tier, _) => everywhere,
             (Kind::ServiceAccount, Some(namespace)) => (Kind::CalicoNetworkPolicy, namespace),
-            // The pod's addresses are closed, whatever its namespace.
+            // Nothing passes from or to the addresses of an invalid pod, whatever its namespace is, so any namespace
+            // will do.
             (Kind::Pod, None) => (kind, "default".to_owned()),
             // The object may be the configuration of every node.
             (Kind::FelixConfiguration | Kind::BgpConfiguration, _) => {

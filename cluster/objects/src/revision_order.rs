@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::object::{Created, Kind};
 use super::tree::{Node, Value};
 
-/// The age of an object, from the fields that the API server sets.
+/// The identity and the age of an object, from the fields that the API server sets.
 #[derive(Debug)]
 pub(super) struct Age {
     /// `metadata.uid`, which the API server gives to every object.
@@ -44,9 +44,9 @@ impl Age {
 
     /// Returns the relation of a later document to a document of this age.
     ///
-    /// An object with another `uid` is a successor, unless its version or its time of creation is earlier. Objects
-    /// whose absence allows more (policies) have no successors: if one file contains the objects of two clusters, a
-    /// policy would be lost.
+    /// An object with another `uid` is a successor, unless its version or its time of creation is earlier. An object
+    /// has no successor if policies may allow more without it: the file may contain the objects of two clusters, and a
+    /// policy of one of them would be lost.
     pub(super) fn followed_by(&self, next: &Self, kind: Kind) -> RevisionOrder {
         let versions = self.version.zip(next.version);
         if self.uid == next.uid {

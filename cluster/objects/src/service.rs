@@ -29,8 +29,8 @@ const SERVICE_SPEC: &[&str] = &[
     "sessionAffinityConfig",
     "type",
 ];
-/// `publishNotReadyAddresses` and `trafficDistribution` are among them because only the controller of `EndpointSlices`
-/// reads them: the slices contain the result.
+/// The fields of `spec` that are ignored without a warning. `publishNotReadyAddresses` and `trafficDistribution` are
+/// two of them because only the controller of `EndpointSlices` reads them: the slices contain the result.
 const SERVICE_SPEC_IGNORED: &[&str] = &[
     "allocateLoadBalancerNodePorts",
     "ipFamilies",
@@ -179,7 +179,7 @@ fn traffic(spec: &Cursor<'_>, service: &mut Service, out: &mut Findings) {
     service.health_check_port = port.and_then(|field| number(&field, out, PORT_NUMBER));
 }
 
-/// Returns whether the value is other than 0, which stands for an absent number.
+/// Returns whether the value is not 0. The API treats 0 as an absent number.
 fn is_not_zero(field: &Cursor<'_>) -> bool {
     field.node.value != Value::Integer(0)
 }

@@ -3,7 +3,7 @@
 /// The severity of a [`Problem`](super::problem::Problem).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Something does not take effect as written.
+    /// A part of the input does not take effect as written.
     Error,
     /// Something was ignored.
     Warning,

@@ -34,7 +34,7 @@ pub struct Node<'a> {
 pub enum Value<'a> {
     /// No value, `null` or `~`.
     Null,
-    /// A boolean. Plain YAML 1.1 has many spellings of one.
+    /// A boolean. YAML 1.1 has many words for each of the two values, such as `yes` and `on` for `true`.
     Boolean(bool),
     Integer(i128),
     /// A number that is not whole, kept as it was written.

@@ -3,7 +3,7 @@
 //!
 //! Source: Kubernetes API reference v1.35, all groups.
 
-/// Some kinds of a group, or all of them if it is `None`.
+/// The unrelated kinds of an API group. `None` stands for all kinds of the group.
 type Kinds = Option<&'static [&'static str]>;
 
 /// The API groups, without their versions; the core group has no name.

@@ -69,7 +69,7 @@ pub fn parse(text: &str) -> Result<Vec<Document<'_>>, SyntaxError> {
     parse_either(text, text.len() + MAX_REPEATED)
 }
 
-/// Like [`parse`], but no anchor may repeat anything.
+/// Like [`parse`], but refuses a text with anchors or aliases.
 pub fn parse_json(text: &str) -> Result<Vec<Document<'_>>, SyntaxError> {
     parse_either(text, 0)
 }
@@ -250,8 +250,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Adds a finished node to its list or mapping. If `merges_here` is set and the node is a key, the node is the
-    /// merge key.
+    /// Adds a finished node to its list or mapping. `merges_here` says whether the node is a plain `<<`, which is the
+    /// merge key if it is a key of a mapping.
     fn add(&mut self, node: Node<'a>, merges_here: bool) {
         let Some(open) = self.stack.last_mut() else {
             self.root = Some(node);

@@ -1,9 +1,9 @@
-//! The inputs of the oracle's verdicts: the boundaries at which a result may change, and the classes of ends and peers
-//! for which it decides equally.
+//! The inputs on which the oracle's verdicts depend. These are the boundaries at which a verdict may change, and
+//! classes of ends and of peers for which the verdicts are equal.
 //!
-//! To compare all packets, a caller needs only the packets at these boundaries, and only one end or peer of each class.
-//! This module follows `rules` term by term: `rules` decides whether a term holds, and this module lists what the term
-//! depends on.
+//! To compare the oracle with the compiled tables for all packets, a caller needs only the packets at these boundaries,
+//! and only one end or peer of each class. This module follows `rules` term by term: `rules` decides whether a term
+//! holds, and this module lists the inputs of the term.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -23,8 +23,8 @@ use manx_objects::object::calico::{self, EntityRule};
 use manx_objects::object::cluster::ClusterProtocol;
 use manx_objects::object::{self, PortNumber};
 
-/// The properties of an address that the terms of some rules depend on. The oracle decides equally for addresses of one
-/// family with equal classes.
+/// The properties of an address that the terms of some rules depend on. The verdicts for two addresses of one family
+/// are equal if their classes are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct AddressClass {
     /// Whether each term holds.
@@ -33,7 +33,7 @@ pub struct AddressClass {
     ports: Vec<BTreeSet<(u8, u16)>>,
 }
 
-/// The properties of the local end that the terms depend on.
+/// The properties of a local end that its verdicts depend on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     place: Place,
@@ -48,8 +48,7 @@ pub struct Key {
     own: AddressClass,
 }
 
-/// The boundaries at which an end's result may change, apart from addresses. They are the first and last values of
-/// ranges.
+/// The protocols, ICMP types and ranges of ports at whose boundaries the verdict of an end may change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
     pub protocols: BTreeSet<u8>,
@@ -62,9 +61,9 @@ pub struct Limits {
 }
 
 impl Oracle {
-    /// Returns the members' prefixes, each with a number. These ends decide equally for members with equal numbers. A
-    /// rule depends only on two properties of a member: whether it is in a set that the rule names, and which of its
-    /// ports have a name that the rule uses.
+    /// Returns the prefixes of members, each with the number of a class. At these ends, the verdicts for members of one
+    /// class are equal. A rule depends only on two properties of a member: whether it is in a set that the rule names,
+    /// and which of its ports have a name that the rule uses. The addresses of invalid pods have the number `u32::MAX`.
     pub fn occupants(&self, ends: &[&EnforcementPoint<'_>]) -> Vec<(IpNet, u32)> {
         let mut rules: Vec<&Rule> = ends.iter().flat_map(|end| end.rules.iter().copied()).collect();
         rules.sort_unstable_by_key(|rule| std::ptr::from_ref(*rule));
@@ -90,13 +89,14 @@ impl Oracle {
         })
     }
 
-    /// Like [`Self::occupants`], for ends with any rules.
+    /// Like [`Self::occupants`], but the verdicts for members of one class are equal at every end, whatever its rules
+    /// are.
     pub fn all_occupants(&self) -> Vec<(IpNet, u32)> {
         self.numbered(Member::content)
     }
 
-    /// Returns the members' prefixes with numbers. Members have the same number if `said` returns equal values for
-    /// them.
+    /// Returns the prefixes of members, each with a number. Two members have the same number if `said` returns equal
+    /// values for them. The addresses of invalid pods have the number `u32::MAX`.
     fn numbered<'a, T: Hash + Eq>(&'a self, said: impl Fn(&'a Member) -> T) -> Vec<(IpNet, u32)> {
         let mut numbers: HashMap<T, u32> = HashMap::new();
         let mut occupants = Vec::new();
@@ -111,7 +111,8 @@ impl Oracle {
         occupants
     }
 
-    /// Returns the nets that the rules of an end name, and the addresses of the services that these rules name.
+    /// Returns the nets that the rules of an end name, the addresses of the services that these rules name, and the
+    /// nets of the end's failsafe ports.
     pub fn nets(&self, end: &EnforcementPoint<'_>) -> BTreeSet<IpNet> {
         let mut nets = BTreeSet::new();
         for rule in &end.rules {
@@ -149,7 +150,7 @@ impl Oracle {
         nets
     }
 
-    /// Returns the values at which the result of packets at an end may change.
+    /// Returns the protocols, ports and ICMP types at which the verdict of an end may change.
     pub fn limits(&self, end: &EnforcementPoint<'_>) -> Limits {
         let mut limits = Limits::default();
         let mut names = [BTreeSet::new(), BTreeSet::new()];
@@ -166,7 +167,7 @@ impl Oracle {
         limits
     }
 
-    /// Returns the properties of one of an end's own addresses that the end's verdicts depend on.
+    /// Returns the properties that the verdicts of an end depend on, for one of the end's own addresses.
     pub fn key(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Key {
         let mut own = AddressClass::default();
         own.terms.push(self.unknown(end, local, local).is_some());
@@ -274,7 +275,7 @@ impl Limits {
     }
 }
 
-/// Collects what the rules depend on at one end of packets.
+/// Collects the properties of one address of a packet on which the rules of an end depend.
 struct RuleScan<'a> {
     oracle: &'a Oracle,
     end: &'a EnforcementPoint<'a>,

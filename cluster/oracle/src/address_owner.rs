@@ -81,7 +81,8 @@ impl<'a> Owners<'a> {
         self.of_pods.get(pod).cloned().unwrap_or_default()
     }
 
-    /// Returns the addresses that are closed because this pod is invalid.
+    /// Returns those addresses of an invalid pod from and to which nothing passes: the ones in its status, and the ones
+    /// in its annotations that a pod can have. An address that the object of a valid pod names is left out.
     pub(super) fn closed(
         &self,
         reported: &BTreeSet<IpAddr>,

@@ -11,7 +11,7 @@ use super::place::Place;
 pub struct Crossing<'a> {
     pub node: &'a str,
     pub interface: &'a str,
-    /// The interface's addresses. A host endpoint without an interface name is found by them.
+    /// The interface's addresses. A host endpoint that names no interface is found by these addresses.
     pub addresses: &'a [IpAddr],
     /// Ingress packets enter the node through the interface, and egress packets leave it.
     pub direction: Direction,

@@ -1,4 +1,4 @@
-//! The search for a verdict: invalid policies first, then the tiers in order, then the profiles.
+//! Evaluates the policies of an endpoint: invalid policies first, then the tiers in order, then the profiles.
 
 use super::direction::Direction;
 use super::members::Role;
@@ -13,25 +13,25 @@ use super::verdict::{RuleName, Verdict, VerdictReason};
 use manx_objects::object::calico::Action;
 use manx_objects::object::{Kind, ObjectKey};
 
-/// An observer of the steps of the search. It cannot change the search.
+/// An observer of the steps of the evaluation. It cannot change the verdict.
 pub(super) trait Watch {
-    /// The search enters a tier.
+    /// The evaluation enters a tier.
     fn tier(&mut self, _tier: &Tier) {}
-    /// The search enters a policy that selects the endpoint in this direction.
+    /// The evaluation enters a policy that selects the endpoint in this direction.
     fn policy(&mut self, _policy: &Policy) {}
     /// A rule of the policy was evaluated.
     fn rule(&mut self, _rule: &Rule, _mismatch: Option<Mismatch>) {}
-    /// The end of a tier would deny because of this staged policy: no rule of the policy decided, and all policies of
-    /// its tier that apply here are staged.
+    /// If enforced, this staged policy would make the end of its tier deny: no rule of the policy decides, and all
+    /// policies of the tier that apply here are staged.
     fn staged_tier_end(&mut self, _policy: &Policy) {}
-    /// The search enters a profile.
+    /// The evaluation enters a profile.
     fn profile(&mut self, _name: &str) {}
 }
 
 /// The observer that does nothing.
 impl Watch for () {}
 
-/// The result of the search in the tiers.
+/// The result of the evaluation of all tiers.
 pub(super) enum Outcome {
     Decided(VerdictReason),
     /// No policy applied.
@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 }
 
 impl Oracle {
-    /// Returns the result of an endpoint's policies and profiles.
+    /// Returns the verdict of an endpoint's policies and profiles on a packet.
     pub(super) fn decide(
         &self,
         endpoint: usize,
@@ -62,7 +62,7 @@ impl Oracle {
         Verdict { why, through }
     }
 
-    /// Returns the reason, if policies that cannot be evaluated deny everything to the endpoint.
+    /// Returns the reason to deny all traffic of the endpoint, if policies that select it cannot be evaluated.
     pub(super) fn denied_by_broken(&self, selecting: &[Placed]) -> Option<VerdictReason> {
         let broken = self.broken(selecting);
         let broken: Vec<ObjectKey> =
@@ -70,7 +70,7 @@ impl Oracle {
         (!broken.is_empty()).then_some(VerdictReason::InvalidPolicies(broken))
     }
 
-    /// Searches the tiers in order. A tier is evaluated if one of its enforced policies selects the endpoint in this
+    /// Evaluates the tiers in order. A tier counts only if one of its enforced policies selects the endpoint in this
     /// direction.
     pub(super) fn tiers(
         &self,
@@ -128,8 +128,8 @@ impl Oracle {
         if enforced { Outcome::Passed } else { Outcome::NobodyAsked }
     }
 
-    /// Returns the result if no policy decided. Every pod has the profile of its namespace, and then the profile of its
-    /// service account.
+    /// Returns the result of the endpoint's profiles, for a packet that no policy decided. Every pod has the profile of
+    /// its namespace, and then the profile of its service account.
     fn profiles(
         &self,
         endpoint: usize,
@@ -162,8 +162,7 @@ impl Oracle {
     }
 }
 
-/// Returns the first rule that matches and ends the search. A Log rule that matches is recorded, and the search
-/// continues.
+/// Returns the first rule that matches and is not a Log rule. Log rules that match before it are passed to `note`.
 fn first_match<'a>(
     rules: &'a [Rule],
     flow: &Flow<'_>,

@@ -1,7 +1,7 @@
-//! The search at one end of a connection: the policies that apply there, and their result.
+//! Evaluates the policies that apply to an endpoint at one place and in one direction.
 //!
-//! It is the search of `decide` for a single place. Tests compare it with the compiled tables, which are also compiled
-//! for a single place.
+//! The evaluation is the one in `decide`. Tests compare the verdicts with those of the compiled tables, which are also
+//! compiled for a single place.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,18 +21,21 @@ use super::verdict::{Verdict, VerdictReason};
 use manx_objects::object::ObjectKey;
 use manx_objects::object::calico::Failsafe;
 
-/// An endpoint at a place and in a direction.
+/// An endpoint at one place and in one direction, with the policies that apply to it there. It is called an end for
+/// short.
 #[derive(Debug, Clone)]
 pub struct EnforcementPoint<'o> {
     pub(super) place: Place,
     pub(super) direction: Direction,
-    /// The endpoint's member. `None` if there is no such endpoint, so that nothing passes.
+    /// The endpoint's member. `None` if there is no valid endpoint of this name. Nothing passes then, except some
+    /// packets at an invalid host endpoint (`unreadable`).
     pub(super) member: Option<usize>,
     /// The policies that select the endpoint.
     selecting: Vec<Placed>,
-    /// The indexes of those policies that apply here, in order. Staged policies are included.
+    /// The indexes of those policies in `selecting` that apply at this place and in this direction, in order. Staged
+    /// policies are included.
     pub(super) asked: Vec<usize>,
-    /// The policies that deny everything to the endpoint because they cannot be evaluated.
+    /// The policies in `selecting` that cannot be evaluated, so that all traffic of the endpoint is denied.
     pub(super) broken: Vec<usize>,
     /// Whether this is an invalid host endpoint, so that it is not known which policies select it.
     pub(super) unreadable: bool,
@@ -54,8 +57,8 @@ impl EnforcementPoint<'_> {
 }
 
 impl Oracle {
-    /// Returns the end of a pod at a place and in a direction. If no namespace is given, it is the end of a host
-    /// endpoint.
+    /// Returns the end of a pod at [`Place::Pod`], or the end of a host endpoint at any other place. A host endpoint
+    /// has an empty namespace.
     pub fn end(
         &self,
         namespace: &str,
@@ -107,7 +110,7 @@ impl Oracle {
         end.member.map(|member| self.members.list[member].addresses.clone()).unwrap_or_default()
     }
 
-    /// Returns the first enforced policy that applies there.
+    /// Returns the first enforced policy that applies at an end.
     pub fn first_asked(&self, end: &EnforcementPoint<'_>) -> Option<&ObjectKey> {
         let mut asked = end.asked.iter().map(|index| &self.policies[*index]);
         asked.find(|policy| !policy.staged).map(|policy| &policy.key)
@@ -162,8 +165,8 @@ impl Oracle {
         invalid.then_some(VerdictReason::InvalidPeer)
     }
 
-    /// Returns the members that have the end's own address. For a pod's own end this is only the pod itself, even if
-    /// another pod still has the address. For forwarded traffic, the port names of the host are not used.
+    /// Returns the members that have the end's own address. At a pod these are only the pod itself and network sets,
+    /// even if another pod still has the address. For forwarded traffic, the port names of the host are not used.
     pub(super) fn occupants_at(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Occupants {
         let mut occupants =
             self.occupants_of(local, end.member.filter(|_| end.place != Place::Forward));

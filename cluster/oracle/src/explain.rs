@@ -1,8 +1,8 @@
-//! The steps of the search: the policies that applied and, for each rule that did not match, the first term that
+//! The steps of an evaluation: the policies that applied and, for each rule that did not match, the first term that
 //! failed.
 //!
-//! It is the search of `decide` with an observer that records the steps. So the explanation shows what the search
-//! really did.
+//! The evaluation is the one in `decide`, with an observer that records the steps. So the explanation shows what was
+//! really evaluated.
 
 use manx_api::trace::{
     DecidingRule, PolicySteps, RuleStep, SideTrace, TierSteps, Trace, UnusablePolicy,
@@ -117,7 +117,7 @@ fn deciding_rule(rule: &RuleName) -> DecidingRule {
     }
 }
 
-/// Records each step of the search.
+/// Records each step of the evaluation.
 pub(super) struct Writer {
     direction: Direction,
     tiers: Vec<TierSteps>,
@@ -134,7 +134,7 @@ impl Writer {
         self.tiers.iter().any(|tier| !tier.policies.is_empty())
     }
 
-    /// Returns the trace of a place where no policy decides, so that a later place does.
+    /// Returns the trace of a place where no policy decides. The next place is then evaluated.
     pub(super) fn undecided(mut self) -> SideTrace {
         self.tiers.retain(|tier| !tier.policies.is_empty());
         SideTrace {

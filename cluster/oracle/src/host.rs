@@ -145,7 +145,7 @@ impl Oracle {
         endpoint: usize,
         (destination, packet): (IpAddr, Packet),
     ) -> Flow<'_> {
-        // A port name belongs to the host endpoint only if the host itself is the end.
+        // The port names of the host endpoint count only if the host itself is an end of the packet.
         let own = (!crossing.forwarded).then_some(endpoint);
         let at = |direction| own.filter(|_| crossing.direction == direction);
         Flow {

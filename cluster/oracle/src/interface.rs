@@ -1,8 +1,8 @@
-//! The steps of the search at a node's interface: each place where host endpoint policy applies, and its result.
+//! The steps of the evaluation at a node's interface: each place where host endpoint policy applies, and its result.
 //!
-//! It is the search of [`Oracle::judge_host`] with an observer that records the steps. If a node shares its uplink with
-//! the kernel, only `applyOnForward` policies are enforced, on forwarded traffic. All other host endpoint policies are
-//! not enforced.
+//! The evaluation is the one in [`Oracle::judge_host`], with an observer that records the steps. If a node shares its
+//! uplink with the kernel, only `applyOnForward` policies are enforced, on forwarded traffic. All other host endpoint
+//! policies are not enforced.
 
 use manx_api::trace::{InterfaceTrace, SideTrace, StageTrace};
 
@@ -41,8 +41,8 @@ impl Oracle {
         };
         interface.host_endpoint = Some(self.members.list[endpoint].name.clone());
         for place in crossing.places() {
-            // After a place has decided, later places are not evaluated. The enforced place is an exception, because it
-            // is evaluated independently of that decision.
+            // After a place has decided, later places are not evaluated. `Place::Forward` is the exception: it is
+            // always evaluated, because an interface that the node shares with the kernel enforces only this place.
             if place != Place::Forward && interface.stages.iter().any(|stage| stage.decides) {
                 continue;
             }

@@ -43,12 +43,12 @@ impl Oracle {
         {
             return VerdictReason::OwnNode.into();
         }
-        // If an end shares its address with an invalid pod, the address cannot be judged either.
+        // An address that an invalid pod also has cannot be judged, even if the end is another pod.
         if [local, peer].iter().any(|end| self.members.invalid_addresses.contains(&end.address())) {
             return VerdictReason::InvalidPeer.into();
         }
         let mut local = self.occupants_of(local.address(), Some(endpoint));
-        // At the pod's own end, only this pod counts, even if another pod still has the address.
+        // At the pod's own end, only this pod and network sets count, even if another pod still has the address.
         local.holders.retain(|holder| {
             *holder == endpoint || self.members.list[*holder].role == Role::NetworkSet
         });
@@ -62,10 +62,10 @@ impl Oracle {
         self.decide(endpoint, &self.selecting(endpoint), &flow, watch)
     }
 
-    /// Returns the verdict at an end that is not an endpoint. If a pod is not an endpoint because it, its namespace or
-    /// its service account is invalid, no packets from or to its addresses pass. A node accepts or drops its own pods'
-    /// packets to it. Host endpoint policy does not apply to these packets. [`Oracle::judge_host`] judges all other
-    /// packets at a node's interfaces.
+    /// Returns the verdict at an end that is not an endpoint. Nothing passes from or to the addresses of a pod that is
+    /// not an endpoint because the pod, its namespace or its service account is invalid. A node accepts or drops the
+    /// packets that its own pods send to it; host endpoint policy does not apply to these packets.
+    /// [`Oracle::judge_host`] judges all other packets at a node's interfaces.
     fn at_no_pod(&self, direction: Direction, local: &Party, peer: &Party) -> VerdictReason {
         if direction == Direction::Ingress
             && let Party::Node { name, .. } = local

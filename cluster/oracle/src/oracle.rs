@@ -78,8 +78,8 @@ impl Oracle {
         selecting
     }
 
-    /// Returns the policies that deny everything to the endpoint because they cannot be evaluated,
-    /// in the order of their names.
+    /// Returns those policies that cannot be evaluated, so that all traffic of the endpoint is denied. They are in the
+    /// order of their names.
     pub(super) fn broken(&self, selecting: &[Placed]) -> Vec<usize> {
         let mut broken: Vec<usize> = selecting.iter().map(|it| it.policy).collect();
         broken.retain(|policy| self.policies[*policy].broken.is_some());

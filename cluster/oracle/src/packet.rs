@@ -29,7 +29,7 @@ pub enum L4Header {
 }
 
 impl Packet {
-    /// A source port for which no rule is special: the first of the ephemeral ports (RFC 6335).
+    /// A source port that rules rarely name: the first of the ephemeral ports (RFC 6335).
     pub const EPHEMERAL: u16 = 49152;
 
     /// Returns a packet to a port from an ephemeral port. If no port is given, the packet has no L4 header.

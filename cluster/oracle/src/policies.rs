@@ -138,8 +138,8 @@ fn is_evaluated(key: &ObjectKey, action: Option<StagedAction>) -> bool {
     !key.kind.staged() || action.is_none_or(|action| action == StagedAction::Set)
 }
 
-/// Converts a cluster-wide policy. It applies to the directions in which it has rules. A rule that could not be
-/// converted still counts for the indexes of the others.
+/// Converts a cluster-wide policy. It applies to the directions in which it has rules. A rule that cannot be evaluated
+/// stays in the list, so that the other rules keep their indexes.
 fn cluster(
     key: &ObjectKey,
     wire: &object::ClusterNetworkPolicy,
@@ -207,9 +207,10 @@ fn calico(key: &ObjectKey, wire: &calico::Policy, preparer: &Preparer<'_>) -> Op
     Some(policy)
 }
 
-/// Returns the replacement of an invalid policy. For a Kubernetes NetworkPolicy, it isolates the pods that the policy
-/// may select in both directions. For every other enforced policy, it denies everything to them. There is no
-/// replacement for a staged policy. Returns `None` if the object is not a policy.
+/// Returns the replacement of an invalid policy. The replacement of a Kubernetes NetworkPolicy isolates, in both
+/// directions, the pods that the policy may select. The replacement of every other enforced policy denies all traffic
+/// of the endpoints that the policy may select. There is no replacement for a staged policy. Returns `None` if the
+/// object is not a policy.
 fn invalid(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
     let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
     let pods_only = match key.kind {

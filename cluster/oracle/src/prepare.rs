@@ -75,7 +75,7 @@ impl Preparer<'_> {
         Rule { index, action: Action::Allow, terms }
     }
 
-    /// Converts a rule of a cluster-wide policy. If the rule contains something that cannot be decided here, an Accept
+    /// Converts a rule of a cluster-wide policy. If the rule contains something that cannot be evaluated, an Accept
     /// matches nothing, and a Deny or Pass denies everything.
     pub(super) fn cluster(&self, index: usize, wire: &cluster::ClusterRule) -> Rule {
         let action = match wire.action {

@@ -232,9 +232,9 @@ impl Rule {
     }
 }
 
-/// Matches a rule of Kubernetes' kinds, which names peers and ports of the destination. Every holder of the peer's
-/// address is tried. If there is no holder, the address alone is tried. For egress, a port name is looked up at the
-/// holder that is tried.
+/// Matches a rule of Kubernetes' kinds, which names peers and ports of the destination. The rule matches if it matches
+/// for any member that has the peer's address, or for the address alone. For egress, a port name is looked up at this
+/// member.
 fn with_peer(
     flow: &Flow<'_>,
     peer_fits: &dyn Fn(Option<usize>) -> bool,

@@ -1,12 +1,12 @@
 //! The backends that a new connection to a service may get, from the objects alone.
 //!
-//! It implements these documents independently of the product: "Virtual IPs and Service Proxies" (Kubernetes
+//! This module implements these documents independently of the product: "Virtual IPs and Service Proxies" (Kubernetes
 //! documentation), KEP-1669 (terminating endpoints), KEP-2086 (`internalTrafficPolicy`), KEP-2433 and KEP-3015 (hints).
-//! Where they leave something open, it follows kube-proxy. Each call reads all objects again.
+//! Where the documents leave something open, the module follows kube-proxy. Each call reads all objects again.
 //!
-//! The client is a pod or a process of a node, for which the result is the same. Or the client is outside the cluster,
-//! and its packets arrive at a node. These are not judged here: `loadBalancerSourceRanges`, node ports, and the
-//! addresses of a `ServiceCIDR` that no service has.
+//! The client is a pod or a process of a node (the results are equal for both), or it is outside the cluster and its
+//! packets arrive at a node. These are not judged here: `loadBalancerSourceRanges`, node ports, and the addresses of a
+//! `ServiceCIDR` that no service has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -76,8 +76,7 @@ impl<'a> ServiceOracle<'a> {
     }
 
     /// Returns the treatment of a new connection of a client on `node`, or of a client outside the cluster whose
-    /// packets arrive at `node`. The address of an invalid service is not known, so no address counts as a service's
-    /// address because of it.
+    /// packets arrive at `node`. An invalid service is ignored, because its addresses are not known.
     pub fn backends(
         &self,
         (node, from_outside): (&str, bool),
@@ -86,8 +85,8 @@ impl<'a> ServiceOracle<'a> {
         port: u16,
     ) -> ServiceBackends {
         let Some((key, service, port)) = self.owner(address, protocol, port) else {
-            // Only the Service has a cluster IP, so its other ports lead nowhere. A load balancer may serve more ports
-            // at its address.
+            // A cluster IP belongs to its service alone, so connections to other ports of this address are refused. At
+            // the address of a load balancer, the load balancer may serve other ports.
             let is_cluster_ip = !self.is_of_pods_or_nodes(address)
                 && self
                     .services_at(address)
@@ -132,8 +131,9 @@ impl<'a> ServiceOracle<'a> {
         ServiceBackends::OneOf { backends, affinity }
     }
 
-    /// Returns all endpoints of a service, independently of their conditions and nodes. A client of UDP, which has no
-    /// connections, may keep any of them; for all other endpoints, kube-proxy clears connection tracking.
+    /// Returns all endpoints of a service, independently of their conditions and nodes. A UDP client may keep any of
+    /// these endpoints, even one that new connections do not get, because UDP has no connections that end. For
+    /// endpoints that are not among these, kube-proxy clears connection tracking.
     pub fn all_backends(
         &self,
         address: IpAddr,
@@ -160,8 +160,8 @@ impl<'a> ServiceOracle<'a> {
         if self.is_of_pods_or_nodes(address) {
             return None;
         }
-        // An address in `externalIPs` does not take an address from a service that got it from the cluster or a load
-        // balancer.
+        // A service that got the address from the cluster or a load balancer comes before a service that only names it
+        // in `externalIPs`.
         let (given, named): (Vec<_>, Vec<_>) =
             self.services_at(address).into_iter().partition(|(_, it)| is_given(it, address));
         let services = given.into_iter().chain(named);
@@ -170,7 +170,7 @@ impl<'a> ServiceOracle<'a> {
         owners.next()
     }
 
-    /// Returns whether pods or a node may have the address. A service does not take it from them.
+    /// Returns whether pods or a node may have the address. If so, no service has it.
     fn is_of_pods_or_nodes(&self, address: IpAddr) -> bool {
         let source = BlockSource::assumed(self.objects);
         let mut objects = self.objects.values().filter_map(|stored| stored.state.valid());
@@ -240,7 +240,8 @@ impl<'a> ServiceOracle<'a> {
     }
 
     /// Returns those of the available endpoints that are meant for clients on `node`, by the nodes or else by the zones
-    /// in their hints. Hints are used only if every ready endpoint has one, and at least one names this node (or zone).
+    /// in their hints. The nodes (or zones) are used only if every endpoint names some, and at least one endpoint names
+    /// this node (or its zone).
     fn hinted(&self, node: &str, endpoints: Vec<Endpoint<'a>>) -> Vec<Endpoint<'a>> {
         // The hints of terminating endpoints are not kept up to date.
         if endpoints.iter().any(|it| !it.of_slice.ready) {
@@ -301,8 +302,8 @@ fn names<'a>(endpoint: &Endpoint<'a>, of: fn(&Hints) -> &[Box<str>]) -> &'a [Box
     endpoint.of_slice.hints.as_deref().map_or(&[], of)
 }
 
-/// Returns the endpoints whose hints name the client's node (or zone). Returns `None` if these hints are not used,
-/// because an endpoint has none or because none names the client's node (or zone).
+/// Returns the endpoints whose hints name the client's node (or zone). Returns `None` if these hints are not used: some
+/// endpoint names no node (or zone) at all, or no endpoint names the node (or zone) of the client.
 fn meant_for<'a>(
     endpoints: &[Endpoint<'a>],
     names: impl Fn(&Endpoint<'a>) -> &'a [Box<str>],

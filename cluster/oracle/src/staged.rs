@@ -13,13 +13,13 @@ use super::verdict::{RuleName, name};
 use manx_objects::object::ObjectKey;
 use manx_objects::object::calico::Action;
 
-/// The effect that a staged policy would have had if it were enforced and the search reached it.
+/// The effect that a staged policy would have had if it were enforced and the evaluation reached it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Staged {
     /// One of its rules would have decided or logged.
     Rule(RuleName, Action),
     /// None of its rules would have decided, and the end of its tier would have denied. This is reported only if no
-    /// enforced policy of the tier applies, because otherwise the end denies without the staged policy.
+    /// enforced policy of the tier applies, because otherwise the end of the tier denies anyway.
     TierEnd(Direction, ObjectKey),
 }
 
@@ -35,8 +35,8 @@ impl fmt::Display for Staged {
 }
 
 impl Oracle {
-    /// Returns the effects that staged policies would have had on a packet, in the order of the search. The search ends
-    /// at the enforced rule that decided.
+    /// Returns the effects that staged policies would have had on a packet, in the order of evaluation. The evaluation
+    /// ends at the enforced rule that decides.
     pub fn staged(&self, from: &Party, to: &Party, packet: Packet) -> Vec<Staged> {
         let mut found = Vec::new();
         if is_same_pod(from, to) {

@@ -14,7 +14,7 @@ pub(super) struct Tier {
     pub(super) name: String,
     /// The order. A tier without an order comes after every tier with one.
     pub(super) order: Option<f64>,
-    /// Whether policies name the tier but no object defines it. It comes after all defined tiers.
+    /// Whether policies name the tier but no object defines it. Such a tier comes after all defined tiers.
     pub(super) missing: bool,
     /// Whether a packet that no rule decided continues to the next tier; otherwise it is denied.
     pub(super) passes: bool,

@@ -62,7 +62,7 @@ impl fmt::Display for Judgement {
 pub struct Verdict {
     /// The reason for the verdict.
     pub why: VerdictReason,
-    /// The Log and Pass rules that matched before the deciding step, in order.
+    /// The Log and Pass rules that matched before the verdict was reached, in order.
     pub through: Vec<RuleName>,
 }
 
@@ -102,7 +102,7 @@ pub enum VerdictReason {
     NoEndpoint,
     /// The peer's address belongs to an invalid pod, so it is not known which rules match it.
     InvalidPeer,
-    /// These policies select the endpoint and are invalid. They deny everything to it, before all tiers.
+    /// These policies select the endpoint and are invalid. They deny all traffic of the endpoint, before all tiers.
     InvalidPolicies(Vec<ObjectKey>),
     /// A rule of a policy or of a profile decided.
     Rule {

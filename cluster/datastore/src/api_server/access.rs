@@ -63,7 +63,8 @@ impl Access {
         Connection::new(config, token).map_err(|error| unusable(words(&error)))
     }
 
-    /// Returns the client's configuration. The files that it names are read now, except the file of a token.
+    /// Returns the client's configuration. The files that the configuration names are read now, except the file of a
+    /// token.
     pub(super) async fn config(&self) -> Result<Config, SourceError> {
         let file = self
             .kubeconfig

@@ -1,5 +1,5 @@
-//! Writes Events one after the other, at most one each second. If an Event cannot be written, others are written first.
-//! It is tried a few times and then given up.
+//! Writes Events one after the other, at most one each second. An Event that cannot be written does not block the
+//! others: it is tried again later, and given up after a few tries.
 
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,12 @@
 //! The condition `NetworkUnavailable` of the agent's own Node, which says whether the node's pods have a network.
 //!
-//! It is set as in Calico (`node/pkg/lifecycle`): to `False` when an agent has started, and to `True` when an agent is
-//! stopped. While it is `True`, Kubernetes' node controller keeps a taint on the Node
+//! The condition is set as in Calico (`node/pkg/lifecycle`): to `False` when an agent has started, and to `True` when
+//! an agent is stopped. While it is `True`, Kubernetes' node controller keeps a taint on the Node
 //! (`node.kubernetes.io/network-unavailable`, `NoSchedule`), so that no new pods are scheduled to it.
 //!
-//! Each change is written once. If another writer sets a later value, this value stays. A patch contains the version
-//! that the Node had when it was read. So the server refuses (409) a late patch that arrives after the patch of the
-//! next agent.
+//! Each change is written once. If another writer sets another value later, that value stays. A patch contains the
+//! version that the Node had when it was read. So the server refuses (409) a late patch that arrives after the patch of
+//! the next agent.
 
 use std::time::{Duration, SystemTime};
 

@@ -35,7 +35,7 @@ impl From<ClientError> for kube::Error {
     }
 }
 
-/// Makes an error with a text of our own.
+/// Makes an error with this text.
 pub(super) fn own(text: String) -> kube::Error {
     ClientError::Other(text).into()
 }
@@ -173,7 +173,8 @@ fn certificate(wrong: &CertificateError) -> String {
     }
 }
 
-/// Returns the library's text, which contains times and names, without the words that our text repeats.
+/// Returns the library's text, which contains times and names. Its first words are removed if the agent's own text
+/// already says the same.
 fn detail(wrong: &CertificateError) -> String {
     let text = wrong.to_string();
     let text = text.strip_prefix("certificate ").unwrap_or(&text);

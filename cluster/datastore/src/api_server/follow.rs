@@ -33,9 +33,10 @@ pub(super) const WATCH: u32 = 290;
 pub(super) const SILENCE: Duration = Duration::from_secs(WATCH as u64 + 30);
 /// A watch that is not refused within this time counts as working.
 const REFUSAL: Duration = Duration::from_secs(1);
-/// The time after which a missing kind is looked up again, if there is no sign that its CRD was installed.
+/// The time after which a missing kind is looked up again, if the server reports no new or changed CRD of the kind.
 const NOT_SERVED: Duration = Duration::from_mins(1);
-/// The delays of the look-ups after such a sign. The server needs some time before it serves a new resource.
+/// The delays of the look-ups after a CRD of the kind has changed. There are several because the server needs some time
+/// before it serves a new resource.
 const LOOKS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(300), Duration::from_secs(1), Duration::from_secs(3)];
 /// The annotation of the bookmark after the last object of a streamed list.
@@ -48,11 +49,11 @@ pub(super) struct Position {
     resource: Option<Resource>,
     /// The version up to which all changes are known.
     version: Option<String>,
-    /// Whether lists are streamed. This is tried until the server refuses it.
+    /// Whether lists are streamed: true until the server refuses a streamed list.
     streams: bool,
     /// Whether the last attempt failed, and was reported.
     faulty: bool,
-    /// Whether the server of this connection does not have the kind, after all checks.
+    /// Whether the kind counts as missing after all checks of `resource::find` at the server of this connection.
     absent: bool,
     /// The versions of the kind's CRDs at the last look-up of the kind.
     told: Vec<String>,
@@ -61,11 +62,11 @@ pub(super) struct Position {
 /// The CRDs of the followed kinds by name, each with the last version that the server has sent.
 pub(super) type Definitions = BTreeMap<String, String>;
 
-/// The reason why a turn ended.
+/// The reason why a list or a watch ended early.
 enum End {
     /// The server has forgotten the version.
     Forgotten,
-    /// The server answers that it has no such resource. This must be checked in its discovery.
+    /// The server answers that it has no such resource. The server's discovery must confirm this.
     NotServed,
     /// The turn failed.
     Failed(String),
@@ -135,7 +136,8 @@ impl Position {
         }
     }
 
-    /// Executes one list or one watch.
+    /// Lists the objects once, or watches them until the watch ends. If the server does not have the kind, waits for
+    /// some time or until a CRD of the kind changes.
     async fn turn(
         &mut self,
         connection: &Connection,
@@ -150,7 +152,7 @@ impl Position {
             }
             self.list(Vec::new(), events).await?;
             let sign = installed.wait_for(|all| versions(self.kind, all) != self.told);
-            // If the channel is closed, there is no sign, and only the time matters.
+            // If the channel is closed, no change of a CRD is reported any more, so this waits for the whole time.
             if let Ok(Err(_)) = timeout(NOT_SERVED, sign).await {
                 tokio::time::sleep(NOT_SERVED).await;
             }
@@ -174,7 +176,7 @@ impl Position {
         if self.resource.is_none() {
             let told = versions(self.kind, &installed.borrow());
             let changed = told != self.told;
-            // A kind that was missing still counts as missing, unless there is a sign of a CRD or the server's lists
+            // A kind that was missing still counts as missing, unless one of its CRDs has changed or the server's lists
             // contain the kind.
             self.absent &= !changed;
             self.told = told;

@@ -78,7 +78,7 @@ impl<T: Clone + PartialEq> Kept<T> {
                 }
                 Err(error) => {
                     self.fail(what, words(&error));
-                    // A new value ends the pause, because it does not have to wait for the failed one.
+                    // A new value is written at once: it does not wait for the end of the failed value's pause.
                     let other = timeout(pause, wanted.changed()).await.is_ok();
                     pause = if other { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
                 }

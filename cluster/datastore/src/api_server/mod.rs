@@ -278,7 +278,8 @@ async fn read_all(access: &Access) -> Result<Contents, SourceError> {
         }
     };
     let connection = access.connect().await?;
-    // Workloads are read, too. The cluster copies Endpoints to slices, so they are not read.
+    // All kinds are read, including workloads, which agents do not follow. Only Endpoints are not read, because the
+    // cluster copies them to slices.
     let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|it| *it != Kind::Endpoints).collect();
     let mut objects = Objects::new(SERVER.name, &kinds);
     for kind in kinds {

@@ -1,7 +1,7 @@
 //! Writes the addresses of the agent's own Node as annotations, as in Calico. All nodes use these annotations.
 //!
-//! They are written with a patch of `nodes/status`, which may change annotations but not the spec. The patch contains
-//! only these annotations.
+//! The annotations are written with a patch of `nodes/status`, which may change annotations but not the spec. The patch
+//! contains only these annotations.
 
 use std::collections::BTreeMap;
 

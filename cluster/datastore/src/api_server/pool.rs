@@ -16,15 +16,15 @@ use crate::followed::Pause;
 use crate::pool::{DefaultPool, make_first, pod_networks};
 use crate::writes::WriteError;
 
-/// Creates each pool, unless a pool of its family exists, whatever its name. Returns the pools that were created. If
-/// the server does not answer, or if the CRD is not installed yet, this waits.
+/// Creates each pool, unless a pool of its family exists, whatever its name. Returns the pools that were created. Waits
+/// as long as the server does not answer, or the CRD is not installed yet.
 ///
-/// If `asks_kubeadm` is set, `pools` depends on the pods' networks in kubeadm's `ConfigMap` `kubeadm-config`. `pools`
-/// gets an empty list if kubeadm has not created the cluster or was given no pods' network.
+/// `pools` returns the pools to create. If `asks_kubeadm` is set, it gets the pods' networks in kubeadm's `ConfigMap`
+/// `kubeadm-config`. It gets an empty list if kubeadm has not created the cluster or was given no pods' network.
 ///
 /// # Errors
 /// Returns an error if no setting names a server, if the server refuses a pool, the list of pools or the `ConfigMap`,
-/// or if `pools` returns one.
+/// or if `pools` returns an error.
 pub fn make_first_pools(
     access: &Access,
     asks_kubeadm: bool,

@@ -24,8 +24,8 @@ pub(super) fn read(
     followed::read(server, key, object.to_string())
 }
 
-/// Removes unused parts of objects that are numerous, large, or change often for other reasons. The reader would skip
-/// these parts.
+/// Removes parts of an object that agents do not need, so that the object is smaller and changes less often. These are
+/// metadata that every write changes, and most fields of Pods and Nodes.
 fn prune(kind: Kind, object: &mut Value) {
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
         metadata.remove("managedFields");

@@ -64,8 +64,8 @@ impl Resources {
 /// Finds the resource of a kind. Returns `None` if the server has none ([`may_be_missing`]). If the server has several
 /// versions of the kind, the first one of [`served_versions`] is used.
 ///
-/// Without its policies, a kind of policy would open connections. So the kind counts as missing only if the server has
-/// confirmed it in three ways. Until then, a missing kind is an error:
+/// If a kind of policy counted as missing although it has objects, these policies would not be enforced, and traffic
+/// would pass. So a kind counts as missing only if all of these conditions hold. Otherwise a missing kind is an error:
 /// - The server's lists of groups and of resources do not contain the kind. An answer "not found" alone is not enough,
 ///   because it may come from something between client and server.
 /// - The server was ready before this answer (`/readyz`). A starting server serves its lists before they are complete,

@@ -23,8 +23,8 @@ use crate::writes::{Revision, WriteError, Writes};
 /// The version with which a watch begins with all existing objects.
 const FROM_THE_START: &str = "0";
 
-/// See the module. When the server does not answer, the caller should open another one, which reads certificates and
-/// tokens again.
+/// Reads and writes single objects of one API server. When the server does not answer, the caller should open another
+/// writer, which reads certificates and tokens again.
 pub struct Writer {
     connection: Connection,
     resources: Resources,
@@ -57,9 +57,9 @@ impl Writer {
     }
 
     /// Watches the objects of a kind. `seen` is first called for each existing object, and then for each object that
-    /// changes or is removed, in its last state. The watch ends when the server ends it, which it does after some
-    /// minutes. The next watch begins with all objects again. So a missed change is missed for a few minutes at most,
-    /// but the removal of an object between two watches is never seen.
+    /// changes or is removed, in its last state. The server ends the watch after some minutes, and this function then
+    /// returns. The next watch begins with all objects again. So a caller that misses a change gets the object's new
+    /// state after a few minutes at most. A caller that misses a removal is never informed of it.
     ///
     /// # Errors
     /// Returns an error if the server does not answer, does not serve the kind, or refuses the request.

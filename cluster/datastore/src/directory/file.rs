@@ -82,8 +82,8 @@ struct Version {
 }
 
 impl Version {
-    /// Returns the keys of the objects that affect agents. Placeholders are left out: a placeholder may come from a
-    /// partial save, so its disappearance is not a loss.
+    /// Returns the keys of the objects that affect agents. Workloads of unread kinds are left out, because they do not.
+    /// Placeholders are left out, too: a placeholder may come from a partial save, so its disappearance is not a loss.
     fn keys(&self) -> BTreeSet<&ObjectKey> {
         let entries = self.manifest.entries.iter();
         let is_other = |key: &ObjectKey| key.kind == Kind::Workload(Controller::Other);

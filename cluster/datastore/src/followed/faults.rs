@@ -16,7 +16,7 @@ const KINDS: usize = 3;
 /// Since when and why objects may be out of date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stale {
-    /// The last time at which they were known to be up to date.
+    /// The last time at which the objects were known to be up to date.
     pub since: SystemTime,
     /// The reason, as one sentence.
     pub reason: String,
@@ -62,8 +62,8 @@ impl Faults {
     }
 
     /// Returns since when and why objects may be out of date, or `None` if they are up to date. `restored` is the time
-    /// at which the last state on disk was complete, if this state is in force. The reason is one sentence. If the
-    /// server as a whole does not answer, faults of single kinds are left out. Kinds with the same fault are joined.
+    /// at which the state on disk was complete, if this state is in use. The reason is one sentence. If the server as a
+    /// whole does not answer, faults of single kinds are left out. Kinds with the same fault are joined.
     pub(super) fn stale(&self, restored: Option<SystemTime>) -> Option<Stale> {
         let since = self.all.values().map(|(since, _)| *since).chain(restored).min()?;
         if let Some((_, reason)) = self.all.get(&None) {

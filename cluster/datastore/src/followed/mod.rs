@@ -87,13 +87,13 @@ pub(crate) struct Followed {
     received: Vec<Received>,
     /// The time when the first event of the last change was received.
     changed: Option<Instant>,
-    /// The last state on disk, as long as the start may use it.
+    /// The last state on disk, until `Followed::start` takes it.
     loaded: Option<Loaded>,
 }
 
 impl Followed {
     /// Makes the receiver and the sender of events. At first only the last state in the file `state` is known, and it
-    /// is not in force yet. Objects that arrive with events are in force, and are written to the file.
+    /// is not used yet. Objects that arrive with events are used, and are written to the file.
     pub(crate) fn new(server: Server, state: Option<&Path>) -> (Self, Events) {
         let trouble = Trouble::default();
         let open = |file| Snapshot::open(file, server, &trouble);
@@ -153,7 +153,7 @@ impl Followed {
         self.objects.is_behind(kind)
     }
 
-    /// Returns the reason why the next start may find no last state.
+    /// Returns the reason why the next start may find no usable state on disk.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.text()
     }
@@ -175,7 +175,7 @@ impl Followed {
     /// Waits for events and applies them.
     async fn receive(&mut self) -> Option<Changes> {
         if self.events.recv_many(&mut self.received, WAITING).await == 0 {
-            // The thread otherwise ends only after its receiver is gone, so it has panicked.
+            // The receiver still exists, so the thread has not ended normally: it has panicked.
             let reason = format!("the thread that follows {} has ended", self.server.name);
             self.objects.mark_stale(reason);
             std::future::pending::<()>().await;
@@ -193,8 +193,8 @@ impl Followed {
         }
     }
 
-    /// Uses the state on disk until all objects are listed. Returns `false` if a part of the state cannot be read. None
-    /// of it is used then, because that part may be a policy.
+    /// Uses the state on disk until all objects are listed. If a part of the state cannot be read, returns `false` and
+    /// uses none of the state, because that part may be a policy.
     fn restore(&mut self, place: &Arc<str>, Loaded { texts, complete }: Loaded) -> bool {
         let reading = |text: String| {
             let object: Value = serde_json::from_str(&text).ok()?;

@@ -40,7 +40,7 @@ pub(crate) struct Objects {
     assigned: BTreeMap<ObjectKey, Vec<IpAddr>>,
     /// The pods with assigned addresses, as the server sends them: without addresses.
     bare: BTreeMap<ObjectKey, Arc<Object>>,
-    /// The time when the state on disk was complete, if it is in force.
+    /// The time when the state on disk was complete, if this state is in use.
     restored: Option<SystemTime>,
     /// The kinds that are not listed yet.
     missing: BTreeSet<Kind>,
@@ -219,7 +219,7 @@ impl Objects {
         self.decide_claims(&own, differences);
     }
 
-    /// Decides which object has a name. If several objects claim it, none of them is used.
+    /// Decides which object has a name. If several objects claim the name, the object with this name is invalid.
     fn decide_claims(&mut self, own: &ObjectKey, differences: &mut Differences) {
         let mut claims = self.claims.get(own).into_iter().flatten();
         let (first, second) = (claims.next(), claims.next());
@@ -269,8 +269,9 @@ impl Objects {
         self.changes(differences)
     }
 
-    /// Returns the object with its assigned addresses, if its status contains no addresses. If an annotation contains
-    /// other addresses, the agent has not written it. The object is then not changed, and the pod gets no address.
+    /// Returns the pod with its assigned addresses. Returns `None` if no addresses are assigned to it, or if its status
+    /// already contains addresses. Also returns `None` if an annotation contains an address that was not assigned: the
+    /// agent has not written this annotation, so the assigned addresses are not used.
     fn fill(&mut self, entry: &Entry) -> Option<Entry> {
         self.bare.remove(&entry.key);
         let addresses = self.assigned.get(&entry.key)?;

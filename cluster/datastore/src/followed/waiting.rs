@@ -54,8 +54,8 @@ impl<V: Clone + PartialEq, K: Clone + Ord> Waiting<V, K> {
         first.map(|(key, value)| (key.clone(), value.clone()))
     }
 
-    /// Waits for a value. Returns the value of the object after `last`, or the first value if there is none. So a value
-    /// that cannot be written does not block the others. The value stays in the queue.
+    /// Waits for a value. Returns the value of the object after `last`, or the first value if no object comes after
+    /// `last`. So a value that cannot be written does not block the others. The value stays in the queue.
     pub(crate) async fn next(&self, last: Option<&K>) -> (K, V) {
         loop {
             if let Some(next) = self.after(last) {

@@ -237,7 +237,8 @@ fn remote(spec: &Cursor<'_>, out: &mut Findings) -> Option<Remote> {
     None
 }
 
-/// Reads `reachableBy`: a gateway of the peer's address family. Only a peer that is given by its address has one.
+/// Reads `reachableBy`: a gateway of the peer's address family. It is an error unless the peer is given by its address
+/// (`peerIP`).
 fn reachable_by(spec: &Cursor<'_>, remote: Option<&Remote>, out: &mut Findings) -> Option<IpAddr> {
     let field = filled(spec, "reachableBy")?;
     let gateway = field.parsed(out, ADDRESS, address)?;

@@ -1,4 +1,4 @@
-//! Facts that both sides of a rule share: the rule's place, and the address family.
+//! Facts that both sides of a rule share: the direction, whether the object has a namespace, and the address family.
 
 use super::super::object::PolicyType;
 

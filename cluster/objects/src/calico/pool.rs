@@ -146,7 +146,8 @@ fn extent(spec: &Cursor<'_>, cidr: IpNet, out: &mut Findings) -> (Option<u8>, bo
 }
 
 /// Reads `allowedUses`. Tunnel addresses have no namespace, so a pool for them may not select namespaces. Addresses for
-/// load balancers belong to no node, so a pool for them may not set encapsulation or select nodes.
+/// load balancers belong to no node, so a pool for them may not set encapsulation or select nodes. Such a pool also may
+/// not set `disableBGPExport`.
 fn uses(
     spec: &Cursor<'_>,
     modes: [Option<EncapsulationMode>; 2],

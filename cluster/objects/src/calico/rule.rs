@@ -64,7 +64,7 @@ fn rule(cursor: &Cursor<'_>, context: Context, out: &mut Findings) -> Option<Rul
             *read = entity(&field, side, context, &mut family, out);
         }
     }
-    // Only people read the metadata, but errors in it are reported, so that it says what its author wrote.
+    // The metadata does not affect the rule. Errors in it are reported nevertheless, because people read the metadata.
     if let Some(metadata) = cursor.field("metadata")
         && metadata.mapping(out, &["annotations"], &[])
         && let Some(annotations) = metadata.field("annotations")
@@ -110,7 +110,7 @@ fn check_protocol(cursor: &Cursor<'_>, rule: &Rule, out: &mut Findings) {
             let numeric = ports.iter().any(|port| matches!(port, Port::Range(..)));
             let wrong = match rule.protocol {
                 Some(protocol) => !ports.is_empty() && !has_ports(protocol),
-                // A named port brings its own protocol.
+                // A named port needs no protocol in the rule, because the definition of the port contains one.
                 None => numeric && cursor.field("protocol").is_none(),
             };
             if wrong && let Some(field) = side.field(key) {

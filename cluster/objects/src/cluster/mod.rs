@@ -1,7 +1,7 @@
 //! The cluster-wide policies of `policy.networking.k8s.io`.
 //!
-//! A rule that contains something that cannot be decided here (domain names, or any field newer than this reader)
-//! becomes [`ClusterMatch::Unsupported`] and causes a warning. It can then fail closed, as the API requires of
+//! A rule with anything that Manx cannot evaluate (domain names, or any field newer than this reader) becomes
+//! [`ClusterMatch::Unsupported`] and causes a warning. The rule can then fail closed, as the API requires of
 //! implementations. Anything that no version of the API accepts is an error and makes the whole policy invalid.
 //!
 //! Source: network-policy-api, ClusterNetworkPolicy `v1alpha2` and `v1beta1`, AdminNetworkPolicy and

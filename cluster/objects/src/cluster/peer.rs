@@ -9,7 +9,7 @@ use super::super::tree::Value;
 use super::support::Support;
 use super::version::Version;
 
-/// Reads `subject`. A field that cannot be decided makes the policy invalid here, because it is then not known which
+/// Reads `subject`. Unlike in a rule, an unknown field makes the whole policy invalid, because it is not known which
 /// pods the policy selects.
 pub(super) fn subject(cursor: &Cursor<'_>, version: &Version, out: &mut Findings) -> Option<Pods> {
     if !cursor.exact(out, &["namespaces", "pods"]) {
@@ -74,8 +74,8 @@ pub(super) fn peer(
         return None;
     }
     if filled == 0 {
-        // By the API's rule, an empty entry means that it had a field that the reader's version does not know, and that
-        // the field was dropped.
+        // By the API's rule, an empty entry means that the entry had a field which was dropped because the reader's
+        // version does not know it.
         support.lacks(cursor, cursor.node.at, out);
         return None;
     }

@@ -31,8 +31,8 @@ fn single<'a>(
             None
         }
         (None, _) => {
-            // By the API's rule, an empty entry means that it had a field that the reader's version does not know, and
-            // that the field was dropped.
+            // By the API's rule, an empty entry means that the entry had a field which was dropped because the reader's
+            // version does not know it.
             support.lacks(cursor, cursor.node.at, out);
             None
         }

@@ -1,10 +1,10 @@
-//! The parts of a rule that can be decided.
+//! Records whether Manx can evaluate a rule of a cluster-wide policy.
 
 use super::super::cursor::{Cursor, Findings};
 use super::super::problem::Cause;
 use super::super::tree::Position;
 
-/// Whether a rule can be decided, and the effect on the rule if it cannot.
+/// Whether Manx can evaluate a rule (`lacking` is then false), and the effect on the rule if it cannot.
 #[derive(Debug)]
 pub(super) struct Support {
     pub(super) effect: &'static str,
@@ -12,7 +12,7 @@ pub(super) struct Support {
 }
 
 impl Support {
-    /// Records a field that cannot be decided.
+    /// Records a field that Manx cannot evaluate, and warns of it.
     pub(super) fn lacks(&mut self, field: &Cursor<'_>, at: Position, out: &mut Findings) {
         self.lacking = true;
         field.warning_at(out, at, Cause::Unsupported { effect: self.effect });

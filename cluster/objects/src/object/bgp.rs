@@ -107,7 +107,7 @@ pub struct BgpPeer {
     pub reachable_by: Option<IpAddr>,
     /// `spec.filters`, in order.
     pub filters: Vec<String>,
-    /// `spec.reversePeering` is `Manual`: this object gives no peer to the nodes that `peerSelector` selects.
+    /// `spec.reversePeering` is `Manual`: the nodes that `peerSelector` selects do not get a peer from this object.
     pub is_one_way: bool,
 }
 

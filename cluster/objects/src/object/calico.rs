@@ -76,11 +76,11 @@ pub struct Rule {
     pub not_icmp: Option<IcmpMatch>,
     pub source: EntityRule,
     pub destination: EntityRule,
-    /// Whether there is an `http` match, which cannot be decided here.
+    /// Whether there is an `http` match, which Manx cannot evaluate.
     pub http: bool,
 }
 
-/// One side of a rule: every field that is present must match.
+/// `source` or `destination` of a rule: every field that is present must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EntityRule {
     /// `nets`: the address is in one of them.

@@ -66,7 +66,7 @@ pub enum ClusterMatch {
         /// `protocols` (`ports` in v1alpha1); `None` is every packet.
         protocols: Option<Vec<ClusterProtocol>>,
     },
-    /// The rule contains something that Manx cannot decide (domain names, or anything newer than this reader). An
+    /// The rule contains something that Manx cannot evaluate (domain names, or anything newer than this reader). An
     /// Accept then counts as absent, and a Deny or a Pass counts as a Deny of everything.
     Unsupported,
 }

@@ -36,7 +36,7 @@ pub struct Workload {
     pub template: Pod,
     /// `spec.replicas`; for a Job `spec.parallelism`.
     pub replicas: Option<u32>,
-    /// The numbers of its pods, if they have numbers.
+    /// The numbers of the workload's pods, if its pods are numbered.
     pub numbers: Option<Numbers>,
     /// Whether the workload runs no pods: it is suspended, it is being deleted, or it is a Job that has ended.
     pub idle: bool,

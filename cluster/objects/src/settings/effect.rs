@@ -27,7 +27,7 @@ pub struct NotDone {
     pub help: &'static str,
 }
 
-/// Values that need no effect, such as `false`. Empty values and null never need one.
+/// Values that need no effect, such as `false`. Empty values and null need no effect either, for every variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unless {
     /// Only the empty values.

@@ -1,8 +1,8 @@
 //! The effect in Manx of each field of Calico's kinds, and of Calico's annotations.
 //!
-//! This table is the only source of this information. The reader takes the fields of a kind and its warnings from the
-//! table, so that `manx policy check`, `manx status` and Events say the same. `docs/settings.md` is generated from the
-//! table, and a test compares the two.
+//! The table in this module is the only place where these effects are defined. The reader takes the fields of a kind
+//! and its warnings from the table, so that `manx policy check`, `manx status` and Events say the same.
+//! `docs/settings.md` is generated from the table, and a test compares the two.
 //!
 //! - A field that changes what is allowed, protected or reachable, and that Manx does not implement, is
 //!   [`Effect::NotDone`]: it causes a warning, unless its value needs no effect.
@@ -163,7 +163,8 @@ pub fn of_variable(name: &str, value: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the consequence of the fact that Manx does not read this kind of Calico.
+/// Returns the consequence, for users, of using a kind of Calico that Manx does not read. Returns `None` for other
+/// kinds.
 pub(super) fn unread(kind: &str, api_version: &str) -> Option<&'static str> {
     let is_calicos = Kind::FelixConfiguration.api_versions().contains(&api_version);
     let row = kinds::UNREAD.iter().find(|(name, _)| is_calicos && *name == kind);

@@ -122,7 +122,7 @@ impl StateFile {
     /// Creates the file with a state in it. A file at `path` is replaced atomically.
     pub(super) fn create(path: &Path, state: &State) -> Result<Self, UnusableFile> {
         let new = beside(path, "new");
-        // Such a file may be left from a crash.
+        // A crash may have left a temporary file with this name.
         if let Err(error) = fs::remove_file(&new)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -148,8 +148,8 @@ impl StateFile {
         Ok(this)
     }
 
-    /// Writes changes. When this returns, they are on disk. If it fails, none of them is in force, and the same changes
-    /// may be tried again. `complete` is the time at which the state was complete.
+    /// Writes changes to disk. If this fails, none of the changes takes effect, and the caller may try the same changes
+    /// again. `complete` is the time at which the state was complete.
     pub(super) fn commit(
         &mut self,
         changes: &[Change],
@@ -402,7 +402,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// FNV-1a with 64 bits (Fowler, Noll, Vo): the sum of an empty text, and the step for each byte.
+/// The FNV-1a sum (Fowler, Noll, Vo; 64 bits) of an empty text.
 const SUM_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
 
 fn sum(before: u64, bytes: &[u8]) -> u64 {

@@ -69,7 +69,7 @@ pub(crate) struct Snapshot {
     trouble: Trouble,
 }
 
-/// The reason why the next start may find no last state, for `manx status`.
+/// The reason why the next start may find no usable state on disk, for `manx status`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trouble(Arc<Mutex<Reasons>>);
 
@@ -120,8 +120,8 @@ fn name(key: &ObjectKey) -> String {
     format!("{:?}/{}/{}", key.kind, key.namespace, key.name)
 }
 
-/// Returns the usable part of a state, or `None` if the state is not complete for these kinds. This check is needed
-/// because the state of an earlier version may lack a kind of policy, and more passes without policies.
+/// Returns the usable part of a state, or `None` if the state is not complete for these kinds. A state from an earlier
+/// version of Manx may lack a kind of policy. Without these policies, more traffic would pass.
 fn loaded(state: State, kinds: &[Kind]) -> Option<Loaded> {
     let is_whole = kinds.iter().all(|kind| state.listed.contains(&format!("{kind:?}")));
     (is_whole && state.complete != 0).then(|| Loaded {
