@@ -86,7 +86,7 @@ async fn set_state<S: Store>(
     store::swap(store, &revision, Affinity { state, ..value }).await
 }
 
-/// Returns the block for its next write, with the next sequence number.
+/// Returns the block in the form in which it is written next: with the next sequence number.
 pub(crate) fn written(block: Block) -> Block {
     Block { sequence: block.sequence + 1, ..block }
 }
