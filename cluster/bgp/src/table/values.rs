@@ -20,13 +20,13 @@ pub struct Configuration {
     pub addresses: BTreeSet<IpAddr>,
     /// The peers, by their addresses.
     pub peers: BTreeMap<IpAddr, Peer>,
-    /// The filters of the peers that have some.
+    /// The filters of each peer that has filters.
     pub filters: BTreeMap<IpAddr, Filters>,
     /// The rules for announcing routes.
     pub exports: Exports,
-    /// The most prefixes of a peer that is no node.
+    /// The maximum number of prefixes of a peer that is not a node.
     pub prefixes: usize,
-    /// The most prefixes of a peer that is a node.
+    /// The maximum number of prefixes of a peer that is a node.
     pub prefixes_of_node: usize,
 }
 
@@ -63,8 +63,8 @@ pub struct Opened {
     pub identifier: Ipv4Addr,
     /// This node's address in the session. It is the next hop of this node's own routes.
     pub here: IpAddr,
-    /// Whether the peer has kept its forwarding state over a restart. Then its earlier paths stay valid until it has sent
-    /// all routes (RFC 4724, 4.2).
+    /// Whether the peer has kept its forwarding state over a restart. If it has, its earlier paths stay valid until it
+    /// has sent all routes (RFC 4724, 4.2).
     pub keeps_routes: bool,
     /// The current time.
     pub now: Duration,
