@@ -174,8 +174,8 @@ pub enum AddressSource {
 }
 
 /// The addresses by which a node speaks BGP, and their source. Returns `None` if there is no valid Node of this name.
-/// All addresses are from one source. An address that another node also claims is included, although this node is then
-/// no peer at that address.
+/// All addresses are from one source. An address that another node also claims is included, although other nodes
+/// then have no peer at that address.
 pub fn addresses(contents: &Contents, node: &str) -> Option<(Vec<IpAddr>, AddressSource)> {
     let (_, stored) = contents.of_kind(Kind::Node).find(|(key, _)| key.name == node)?;
     let Object::Node(node) = stored.state.valid()? else { return None };

@@ -460,7 +460,7 @@ impl Table {
         messages
     }
 
-    /// Returns the peers that have pending announcements and were not returned since they got them.
+    /// Returns the peers for which announcements have become pending since the last call.
     pub fn take_woken(&mut self) -> Vec<IpAddr> {
         let woken = mem::take(&mut self.woken);
         let states = woken.into_iter().map(|number| {
@@ -540,8 +540,7 @@ impl Table {
         Meant { states: &self.states, peers }
     }
 
-    /// Returns how many prefixes a peer has announced, how many of them were refused, and how many were announced to
-    /// the peer.
+    /// Returns how many prefixes were accepted from a peer, how many were refused, and how many are announced to it.
     pub fn counts(&self, peer: IpAddr) -> Counts {
         let number = self.numbers.get(&peer);
         number.map_or_else(Counts::default, |it| self.states[*it as usize].counts())

@@ -2,8 +2,8 @@
 //! functions here are pure.
 //!
 //! The rules include those of Calico's `ipam check` and some more: Calico finds neither addresses with two users nor
-//! missing handles, and does not examine affinities. Two things are not findings, because a crash may leave
-//! them behind by design: an affinity that is not confirmed, and a count of a handle that is too high.
+//! missing handles, and does not examine affinities. Two things are not findings, because a crash may leave them behind
+//! by design: an affinity that is not confirmed, and a count of a handle that is too high.
 //!
 //! Law: there is no finding after any completed sequence of this crate's own operations, if the users are those for
 //! which the operations were made (`laws.rs`).

@@ -5,8 +5,8 @@
 //! nodes.
 //!
 //! A plain delete of Kubernetes would also delete a version that the caller has not read. So a record is deleted in two
-//! steps, as in Calico: a compare-and-swap marks it as `deleted`, and then the object is
-//! removed. A reader that finds a mark treats the record as deleted, and completes the removal.
+//! steps, as in Calico: a compare-and-swap marks it as `deleted`, and then the object is removed. A reader that finds a
+//! mark treats the record as deleted, and completes the removal.
 //!
 //! Source: Calico's design note "IPAM datastore".
 

@@ -42,8 +42,8 @@ impl Overlay {
         (overlay, pool.mode())
     }
 
-    /// Returns the headers that the overlay adds to packets. The MTU of a tunnel is smaller than the underlay's MTU by
-    /// their length.
+    /// Returns the headers that the overlay adds to packets. The MTU of a tunnel is the underlay's MTU minus the length
+    /// of these headers.
     pub const fn encapsulation(self) -> Encapsulation {
         match self {
             Self::Ipip => Encapsulation::Ipip,
@@ -95,8 +95,8 @@ pub struct Underlay {
     pub raw: PortId,
     /// The packet socket on the uplink, and the MAC address of the uplink.
     pub packet_socket: Option<(PortId, [u8; 6])>,
-    /// The MAC address of the next hop for each peer that the packet socket can reach. The raw socket is used for other
-    /// peers.
+    /// The MAC address of the next hop for each peer that the packet socket can reach. Packets to other peers are sent
+    /// by the raw socket.
     pub next_hops: BTreeMap<Ipv4Addr, [u8; 6]>,
     /// The sockets of overlays that have their own. A socket is opened when a tunnel needs it.
     pub sockets: Sockets,

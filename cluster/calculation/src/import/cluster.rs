@@ -18,8 +18,8 @@ use manx_objects::object::cluster::{
     ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
 };
 
-/// The nodes among which `nodes` of a rule selects. `None` if a Node is invalid, because it is then not known which
-/// nodes match.
+/// The nodes from which the field `nodes` of a rule selects. `None` if a Node is invalid, because it is then not known
+/// which nodes match.
 pub(super) type Nodes<'a> = Option<&'a BTreeMap<String, Node>>;
 
 /// Returns whether a rule of the policy names nodes.
@@ -94,7 +94,7 @@ fn rule(
     }
 }
 
-/// Returns the entities for the peers. Returns `None` if the meaning of a peer is not known.
+/// Returns the entities for the peers. Returns `None` if the import does not know what a peer means.
 fn entities(wire: &[ClusterPeer], nodes: Nodes<'_>) -> Option<Vec<Entity>> {
     let mut entities = Vec::new();
     for peer in wire {

@@ -5,11 +5,11 @@
 //!
 //! - A NetworkPolicy of Kubernetes isolates the pods that it may select, and allows nothing. Every other policy denies
 //!   everything to the endpoints that it may select. A policy that depends on an invalid tier, network set or service
-//!   does so, too.
+//!   also denies everything.
 //! - A pod is not an endpoint: its port passes nothing, and no packets from its addresses are accepted. The pods of an
 //!   invalid namespace or service account are not endpoints either, because it is not known which selectors match them.
-//! - A profile counts as missing, and therefore denies. A host endpoint may be the host endpoint of any interface
-//!   without a valid one. A node counts as absent. An affinity gives its block to no node. A pool is added to
+//! - A profile counts as missing, and therefore denies. A host endpoint applies to every interface, of any node, that
+//!   has no valid one. A node counts as absent. An affinity gives its block to no node. A pool is added to
 //!   [`Cluster::invalid_pools`], because it is not known which blocks it would encapsulate.
 //!
 //! All of this is reported in [`Cluster::problems`].

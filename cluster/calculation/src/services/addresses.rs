@@ -105,11 +105,13 @@ pub enum AddressKind {
     ClusterIp,
     /// One of `status.loadBalancer.ingress`.
     LoadBalancer,
-    /// The same, for clients outside the cluster, if they get other endpoints than clients in the cluster.
+    /// An address of the kind `LoadBalancer`, for clients outside the cluster, if they get other endpoints than clients
+    /// in the cluster.
     LoadBalancerOutside,
     /// One of `spec.externalIPs`.
     ExternalIp,
-    /// The same, for clients outside the cluster, if they get other endpoints than clients in the cluster.
+    /// An address of the kind `ExternalIp`, for clients outside the cluster, if they get other endpoints than clients
+    /// in the cluster.
     ExternalIpOutside,
     /// An address of the node, in combination with the port's `nodePort`.
     NodePort,
@@ -174,7 +176,8 @@ pub(super) fn addresses(
     service: &Service,
     external: &[IpNet],
 ) -> BTreeMap<IpAddr, Result<(AddressKind, TrafficPolicy), Untranslated>> {
-    // Clients in the cluster get any endpoint here. So do clients outside the cluster, unless their policy is Local.
+    // This is the policy of addresses that clients outside the cluster can reach: every client may get any endpoint. If
+    // `externalTrafficPolicy` is `Local`, clients outside the cluster get a second frontend with that policy.
     let policy_outside =
         if chooses_alike(service) { TrafficPolicy::Consistent } else { TrafficPolicy::Cluster };
     let of_balancer = |address: &IpAddr| {
@@ -208,7 +211,7 @@ pub(super) fn addresses(
     let proxied = service.load_balancer_proxied.iter().map(|it| (*it, Err(Untranslated::Proxied)));
     let vips = service.load_balancer_vips.iter().map(|it| (*it, of_balancer(it)));
     for (address, found) in proxied.chain(vips) {
-        // If the load balancer's address is not translated here, it may still be an external IP.
+        // If the load balancer's address is not translated, it may still be translated as an external IP.
         if found.is_ok() || all.get(&address).is_none_or(Result::is_err) {
             all.insert(address, found);
         }

@@ -1,4 +1,4 @@
-//! The order of objects that compete for the same thing.
+//! The order of objects that compete for the same address and port, or for the same bounded resource.
 
 use std::sync::Arc;
 

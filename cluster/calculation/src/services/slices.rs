@@ -168,7 +168,7 @@ impl Slices {
     }
 }
 
-/// Returns what identifies a Service's port in slices: its name and protocol.
+/// Returns the name and the protocol, by which a slice identifies a Service's port.
 fn target(port: &ServicePort) -> (Option<&str>, Protocol) {
     (port.name.as_deref(), port.protocol.unwrap_or(Protocol::Tcp))
 }

@@ -76,7 +76,7 @@ impl Compiled {
     }
 }
 
-/// An address of a Service, its kind and policy, and whether it may be a service's address.
+/// An address of a Service, with its kind, its policy, and whether it may be a service's address.
 type Reached = (IpAddr, (AddressKind, TrafficPolicy), bool);
 
 /// The properties by which frontends of a port are equal: at these addresses of one family (`is_v4`), the same clients
