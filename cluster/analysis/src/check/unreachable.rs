@@ -78,8 +78,9 @@ fn unreachable(cells: &Cells<'_, '_>, at: RuleAt) -> Option<Tally> {
     (!tally.takers.is_empty() && is_worth_telling(cells, at, &tally)).then_some(tally)
 }
 
-/// Adds what decides the packets of a family that a rule matches at a local end. Returns whether the result is the same
-/// at all ends. Returns `None` if the rule decides some of these packets.
+/// Adds to `tally` the rules and tier ends that decide the packets of a family that a rule matches at a local end.
+/// Returns whether the result is the same at all ends. Returns `None` if the rule itself decides some of these packets,
+/// or if the bound is reached.
 fn taken(
     cells: &Cells<'_, '_>,
     at: RuleAt,

@@ -63,7 +63,7 @@ impl Party {
         }
     }
 
-    /// Returns whether it consists of pods.
+    /// Returns whether the party consists of pods.
     pub fn is_pods(&self) -> bool {
         !self.pods.is_empty()
     }
@@ -104,7 +104,7 @@ impl fmt::Display for Party {
     }
 }
 
-/// Writes up to three of them by name.
+/// Writes a list: `one` or `many` as its title, and at most three of the items in `all`.
 fn several<T: fmt::Display>(
     f: &mut fmt::Formatter<'_>,
     one: &str,
