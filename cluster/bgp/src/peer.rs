@@ -44,7 +44,7 @@ pub enum NextHopMode {
 /// A peer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer {
-    /// The peer's address. No two peers have the same.
+    /// The peer's address. No two peers have the same address.
     pub address: IpAddr,
     /// The peer's TCP port.
     pub port: u16,

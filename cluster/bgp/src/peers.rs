@@ -3,7 +3,8 @@
 //! The rules are Calico's (`BGPConfiguration`, `BGPPeer`, the annotations of Nodes):
 //! - A `BGPPeer` names a peer by its address, or nodes by a selector. The `BGPPeer` applies to all nodes, to one node, or
 //!   to the nodes that a selector selects.
-//! - A node that a `BGPPeer` names gets the other end as its peer, too, unless the object has `reversePeering: Manual`.
+//! - If a `BGPPeer` names a node as a peer, that node also gets the nodes to which the `BGPPeer` applies as its peers,
+//!   unless the object has `reversePeering: Manual`.
 //! - All nodes are each other's peers (the mesh), unless the settings disable that. Route reflectors are not in the mesh.
 //! - If two peers have one address, the first counts, in this order: a `BGPPeer` of all nodes, a `BGPPeer` of some nodes,
 //!   the mesh.
@@ -12,7 +13,7 @@
 //!
 //! This is what a compromised node can do. Tenants cannot write these objects. A kubelet can write the labels and
 //! annotations of its own Node, and nothing else here:
-//! - It can claim another node's address. So if two Nodes have one address, neither is a peer there, and a problem reports
+//! - It can claim another node's address. So if two Nodes have one address, neither is a peer at it, and a problem reports
 //!   it. The node itself keeps the sessions that other nodes accept.
 //! - If it claims the address of a router that a `BGPPeer` of all nodes names, it can make nodes only wait for that router
 //!   to connect. The router stays a peer, as in the `BGPPeer`.

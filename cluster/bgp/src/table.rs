@@ -1,8 +1,8 @@
 //! The paths of all peers, the best ones of each prefix, and the routes announced to each peer.
 //!
 //! The caller reports the events of sessions, takes a peer's next messages ([`Table::take_messages`]), and sends them.
-//! Pending announcements wait here, each prefix once however often it changes, so a slow peer needs no more memory than a
-//! fast one.
+//! The table stores pending announcements. It stores each changed prefix once, however often the prefix changes. So a
+//! slow peer needs no more memory than a fast one.
 //!
 //! The layers, in order:
 //! - `values`: the inputs and outputs of the table.
@@ -183,7 +183,8 @@ impl Table {
             Some(Session { opened, group, announced, reader, has_ended: false, rests: false });
         self.wake(number);
         if is_another {
-            // The identifier breaks ties between equal paths, and reflectors announce it.
+            // Cached results contain or depend on the peer's identifier: it breaks ties between equal paths, and route
+            // reflectors announce it.
             self.cache.clear();
             for route in self.received(number) {
                 self.select(route);

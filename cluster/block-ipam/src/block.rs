@@ -312,7 +312,7 @@ impl Block {
 pub struct Rest {
     pub now: Time,
     /// `ipCooldownSeconds`: a released address is not assigned again for this time. If it is zero, the address is free
-    /// at once.
+    /// immediately.
     pub cooldown: Duration,
 }
 

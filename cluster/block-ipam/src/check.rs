@@ -143,7 +143,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Returns the number of addresses that blocks can assign at once.
+    /// Returns the number of addresses that blocks can assign now.
     pub const fn free(&self) -> usize {
         self.addresses.saturating_sub(self.in_use + self.unused + self.resting + self.reserved)
     }

@@ -53,8 +53,8 @@ pub(crate) async fn claim<S: Store>(
         Some(block) if affinity.value.state == State::Confirmed => Ok(ours(block, rest)),
         Some(block) => {
             let affinity = set_state(store, affinity, State::Pending).await?;
-            // Another node may be about to take the block. It read the block before this write, so its own write will
-            // fail.
+            // Another node may be about to take the block. That node read the block before this write, so its own write
+            // will fail.
             let Found { revision, value } = block;
             let block = store::swap(store, &revision, written(value)).await?;
             set_state(store, affinity, State::Confirmed).await?;

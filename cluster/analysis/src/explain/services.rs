@@ -47,7 +47,8 @@ impl Destinations {
 
 impl Explainer<'_> {
     /// Like [`Explainer::ends`], for a destination: the address of a service stands for its endpoints, and the port of
-    /// the service for theirs. For a client on `node`, the endpoints are those that a new connection may get.
+    /// the service stands for the port of each endpoint. For a client on `node`, the endpoints are those that a new
+    /// connection may get.
     pub fn destinations(
         &self,
         text: &str,

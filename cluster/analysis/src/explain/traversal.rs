@@ -15,7 +15,7 @@ use manx_oracle::{Crossing, Direction, Packet, Party};
 use super::Explainer;
 use crate::routes::Routes;
 
-/// The name that stands for the tunnels as an interface. No host endpoint can have this name.
+/// The name that explanations use for the tunnels as an interface. No host endpoint can have this name.
 const TUNNELS: &str = "its tunnels";
 
 /// See the module.

@@ -28,7 +28,7 @@ pub(super) enum Place {
     Pods { own: Option<usize> },
     /// The node that a pod runs on.
     OwnNode,
-    /// All nodes of this kind, except the pod's own.
+    /// All nodes of this kind, except the node of the pod at the other end.
     Nodes(usize),
     /// Addresses outside the cluster.
     Outside,

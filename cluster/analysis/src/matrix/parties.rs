@@ -42,7 +42,8 @@ pub enum PartyKind {
     Nodes(Vec<String>),
     /// Addresses in these nets, except addresses of smaller nets and of objects.
     Nets(Vec<IpNet>),
-    /// Addresses that no object names. The list contains those that were requested.
+    /// Addresses that no object names. The list contains those of these addresses that were
+    /// requested.
     Outside(Vec<IpAddr>),
 }
 

@@ -93,7 +93,8 @@ impl Routes {
         number
     }
 
-    /// Doubles the index. It reads the prefixes in memory order, which the index itself would not do when it grows.
+    /// Doubles the size of the index. This function reads the prefixes in memory order. If the index grew by itself, it
+    /// would read them in the order of their hashes, which is slower.
     fn enlarge_index(&mut self) {
         let Self { entries, index, hasher, .. } = self;
         let mut larger = HashTable::with_capacity(2 * index.len().max(4));

@@ -14,7 +14,8 @@ pub(super) struct State {
     pub(super) is_internal: bool,
     /// The peer's last identifier.
     pub(super) identifier: Ipv4Addr,
-    /// The numbers of the prefixes with a path of this peer, and of some that had one. A number may occur twice.
+    /// The numbers of the prefixes with a path of this peer. Prefixes that had such a path earlier may be included, and
+    /// a number may occur twice.
     pub(super) received: Vec<u32>,
     /// The number of prefixes with a path of this peer.
     pub(super) count: usize,

@@ -90,12 +90,12 @@ pub struct TooManyPrefixes {
 /// The numbers of prefixes in both directions of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// The accepted prefixes of the peer.
+    /// The number of prefixes that were accepted from the peer.
     pub received: usize,
-    /// The prefixes that were refused since the session began: loops, unusable next hops, and prefixes that an import
-    /// filter rejects.
+    /// The number of prefixes that were refused since the session began: loops, unusable next hops, and prefixes that
+    /// an import filter rejects.
     pub refused: u64,
-    /// The prefixes that are announced to the peer.
+    /// The number of prefixes that are announced to the peer.
     pub announced: usize,
 }
 

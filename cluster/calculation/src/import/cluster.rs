@@ -121,8 +121,8 @@ fn entities(wire: &[ClusterPeer], nodes: Nodes<'_>) -> Option<Vec<Entity>> {
     Some(entities)
 }
 
-/// Returns one rule for each protocol that is listed with ports, and one rule for the named ports, which bring their
-/// own protocol. An entry without ports covers all ports of its protocol.
+/// Returns one rule for each protocol that is listed with ports, and one rule for the named ports, because each named
+/// port has its own protocol. An entry without ports covers all ports of its protocol.
 fn by_protocol(rule: &Rule, listed: &[ClusterProtocol]) -> Vec<Rule> {
     let mut rules = Vec::new();
     for protocol in Protocol::ALL {

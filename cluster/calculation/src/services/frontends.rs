@@ -74,8 +74,8 @@ pub struct NodePorts {
 }
 
 impl NodePorts {
-    /// Returns whether an address of a frontend belongs to the node. The unspecified address of
-    /// [`NodePorts::of_services`] counts as such, too.
+    /// Returns whether an address of a frontend belongs to the node. This includes the unspecified address of
+    /// [`NodePorts::of_services`].
     fn is_of_node(&self, address: IpAddr) -> bool {
         address.is_unspecified() || self.addresses.contains(&address)
     }

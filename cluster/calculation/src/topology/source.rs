@@ -10,7 +10,7 @@ use ipnet::IpNet;
 pub enum RouteSource {
     /// The default route, for every address that no other source names.
     World,
-    /// An IPPool: addresses of the pool that no node has lead nowhere.
+    /// An IPPool. Addresses of the pool that belong to no node cannot be reached.
     Pool,
     /// An address of a node that is in a pool.
     NodeInPool,

@@ -49,7 +49,7 @@ pub(super) struct Compiled {
     pub(super) addresses: Box<[Own]>,
     /// The port on which load balancers ask about the Service, and the answer.
     pub(super) health_check: Option<(u16, LocalEndpoints)>,
-    /// The frontends. The frontends of a pod lead nowhere until its ports are granted.
+    /// The frontends. The frontends of a pod are not used until its ports are granted.
     pub(super) frontends: BTreeMap<FrontendKey, Arc<Frontend>>,
     /// The parts that are not translated, with the reasons.
     pub(super) omissions: BTreeSet<Omission>,
