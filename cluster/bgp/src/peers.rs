@@ -13,8 +13,8 @@
 //!
 //! This is what a compromised node can do. Tenants cannot write these objects. A kubelet can write the labels and
 //! annotations of its own Node, and nothing else here:
-//! - It can claim another node's address. So if two Nodes have one address, neither is a peer at it, and a problem reports
-//!   it. The node itself keeps the sessions that other nodes accept.
+//! - It can claim another node's address. So if two Nodes have one address, neither is a peer at this address, and a
+//!   problem is reported. The node itself keeps the sessions that other nodes accept.
 //! - If it claims the address of a router that a `BGPPeer` of all nodes names, it can make nodes only wait for that router
 //!   to connect. The router stays a peer, as in the `BGPPeer`.
 //! - By its labels it can become a peer wherever a selector selects it, such as the route reflector of all nodes. It cannot

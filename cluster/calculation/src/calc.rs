@@ -1,8 +1,8 @@
 //! Calculates the dataplane's tables from the cluster, the topology and the pods that are attached to this node.
 //!
 //! The result depends on the current state only, never on the changes that led to it. There are three exceptions,
-//! because these must outlive a table: the indexes of tunnels, the revisions by which a flow detects that its policy
-//! has changed, and the counts of rules.
+//! because these values must keep their meaning from one version of the tables to the next: the indexes of tunnels, the
+//! revisions by which a flow detects that its policy has changed, and the counts of rules.
 
 mod delta;
 mod routes;
@@ -90,11 +90,12 @@ pub struct Inputs<'a> {
 /// The component that translates service addresses, and the addresses that it translates.
 #[derive(Debug, Clone, Copy)]
 pub enum ServiceMode<'a> {
-    /// Nothing translates them: they are treated like addresses outside the cluster.
+    /// Nothing translates service addresses. They are treated like addresses outside the cluster.
     Nobody,
-    /// The node's kube-proxy translates them; the link leads to the node.
+    /// The node's kube-proxy translates service addresses. The link leads to the node.
     KubeProxy(&'a KubeProxyServices, Link),
-    /// Manx translates them. Packets to an address in the ranges are refused if no service has the address.
+    /// Manx translates service addresses. Packets to an address in the ranges are refused if no service has the
+    /// address.
     Manx(&'a Frontends, &'a ServiceRanges, Option<ManxPortsInput>),
 }
 
@@ -231,9 +232,9 @@ impl Calculation {
         self.route_tables.change_in_place(tables, inputs, only)
     }
 
-    /// Returns the endpoints of the attached pods, by index. A pod has no endpoint before the cluster has its object,
-    /// because its policy depends on its labels. A pod also has no endpoint while its object lacks an address that the
-    /// agent has assigned to it, because other nodes would not know the sender.
+    /// Returns the endpoints of the attached pods, by index. A pod has no endpoint before its object is in the cluster,
+    /// because the pod's policy depends on the object's labels. A pod also has no endpoint while its object lacks an
+    /// address that the agent has assigned to it, because other nodes would not know the sender.
     fn endpoints(&mut self, inputs: &Inputs<'_>, image: &Image) -> Vec<Option<Endpoint>> {
         self.revisions.retain(|name, _| inputs.locals.contains_key(name));
         let len = inputs.locals.values().map(|local| local.index as usize + 1).max().unwrap_or(0);

@@ -58,7 +58,7 @@ impl Overlay {
     }
 
     /// Returns the prepared outer header of a tunnel, and the port by which its packets leave. `macs` are the nodes'
-    /// MAC addresses for inner frames. Returns `None` if they are not known yet.
+    /// MAC addresses for inner frames. Returns `None` if a MAC address that is needed is not known yet.
     pub(crate) fn tunnel(
         self,
         underlay: &Underlay,
@@ -98,7 +98,7 @@ pub struct Underlay {
     /// The MAC address of the next hop for each peer that the packet socket can reach. Packets to other peers are sent
     /// by the raw socket.
     pub next_hops: BTreeMap<Ipv4Addr, [u8; 6]>,
-    /// The sockets of overlays that have their own. A socket is opened when a tunnel needs it.
+    /// The sockets of overlays that have a socket of their own. A socket is opened when a tunnel needs it.
     pub sockets: Sockets,
 }
 

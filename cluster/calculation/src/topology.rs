@@ -137,7 +137,7 @@ pub struct Topology {
     pub ipam: Ipam,
     /// The route of each prefix.
     pub prefixes: BTreeMap<IpNet, Route>,
-    /// This node's blocks, from which its pods get addresses. With Calico's IPAM there may be none yet.
+    /// This node's blocks, from which its pods get addresses. With Calico's IPAM the node may have no block yet.
     pub blocks: Vec<IpNet>,
     /// The source addresses of the node's own packets to remote pods. They are in the node's blocks, except addresses
     /// that Calico's IPAM has assigned to the node's tunnels from elsewhere.

@@ -42,7 +42,8 @@ pub(super) struct Member<'m> {
     pub(super) labels: LabelView<'m>,
     pub(super) ports: Vec<&'m NamedPort>,
     pub(super) role: Role,
-    /// The workload whose pods this member stands for, if there is one. Its controller gives these pods further labels.
+    /// The workload whose pods this member stands for, if there is one. The workload's controller gives these pods
+    /// further labels.
     pub(super) workload: Option<(&'m ObjectKey, &'m Workload)>,
     /// The pod's object, if the member is a pod.
     pub(super) pod: Option<&'m Pod>,

@@ -1,4 +1,4 @@
-//! ClusterNetworkPolicy, of any of its kinds.
+//! Imports a `ClusterNetworkPolicy`, or an object of the older kinds that it replaces.
 //!
 //! Source: network-policy-api, `ClusterNetworkPolicySpec`.
 

@@ -85,10 +85,10 @@ pub struct Cluster {
     pub(crate) affinities: BlockAffinities,
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
-    /// The node of each pod that has one. This includes endpoints, and pods that will be endpoints when they have
-    /// addresses. Pods on the host's network and finished pods are not included.
+    /// The node of each pod that is assigned to one. This includes endpoints, and pods that will be endpoints when they
+    /// have addresses. Pods on the host's network and finished pods are not included.
     pub pods_by_node: BTreeMap<Arc<ObjectName>, Arc<str>>,
-    /// The pods that name each address, and the one that has it.
+    /// The pods that name each address, and the pod that has it.
     pub(crate) claims: Claims,
     /// The addresses that invalid pods name.
     pub(crate) named_by_invalid: BTreeSet<IpAddr>,
@@ -201,8 +201,9 @@ impl Cluster {
         }
     }
 
-    /// Closes the addresses of an invalid pod. These are the addresses that kubelet has reported, and those addresses
-    /// in annotations that pods can have. An address that another pod names stays with that pod.
+    /// Makes the addresses of an invalid pod unknown, so that no packets from them are accepted. These are the
+    /// addresses that kubelet has reported, and those addresses in annotations that pods can have. An address that
+    /// another pod names stays with that pod.
     fn close_addresses(&mut self, invalid: &Invalid) {
         let Invalid { reported, annotated, .. } = invalid;
         let annotated = annotated.iter().filter(|address| self.is_for_some_pod(**address));

@@ -55,7 +55,8 @@ impl fmt::Display for LeftAlone {
 pub enum Untranslated {
     /// The address is one of `externalIPs`, and the settings do not allow it.
     External,
-    /// The address is one of `externalIPs`, and the Service has too many that the settings allow.
+    /// The address is one of `externalIPs`, and the settings allow it. But the Service has more such addresses than
+    /// nodes translate.
     TooManyExternal,
     /// The address is `loadBalancerIP`, which the author of the Service only requests from the load balancer.
     AskedFor,
@@ -254,8 +255,8 @@ pub(super) fn openings<'a>(
     own.chain(for_outside).chain(refused).chain(of_node)
 }
 
-/// Returns whether all nodes choose the same endpoint for a connection. An annotation requests this, and it does not
-/// apply if each node uses only its own endpoints.
+/// Returns whether all nodes choose the same endpoint for a connection. This is so if an annotation requests it, unless
+/// each node uses only its own endpoints.
 fn chooses_alike(service: &Service) -> bool {
     service.maglev && !service.keeps_clients
 }

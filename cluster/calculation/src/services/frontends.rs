@@ -81,8 +81,8 @@ impl NodePorts {
     }
 
     /// Returns the addresses at which Services have node ports. If the node has no address of a family, the unspecified
-    /// address stands for it, which no client can reach. Through this frontend the node knows the Services' backends,
-    /// so that other nodes can send clients to them.
+    /// address is used, which no client can reach. Through this frontend the node knows the Services' backends, so that
+    /// other nodes can send clients to them.
     fn of_services(&self) -> impl Iterator<Item = IpAddr> {
         let unspecified = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         let has_family = |it: &IpAddr| self.addresses.iter().any(|at| at.is_ipv4() == it.is_ipv4());

@@ -126,7 +126,7 @@ impl Cells<'_, '_> {
             && not_nets.iter().all(is_out)
     }
 
-    /// Returns which of these packets are left after the rules before a rule. `tally` records what decided the others.
+    /// Returns those of these packets that reach the rule `until`. `tally` records what decided the other packets.
     /// `until` names a rule of a policy that selects the local end. Its index may be beyond the last rule.
     pub(in crate::check) fn left(
         &self,
@@ -264,11 +264,11 @@ impl Cells<'_, '_> {
         }
     }
 
-    /// Returns enough of the peers that a rule may match for an exact answer. These are: an address that no rule names;
-    /// an address on either side of every bound of a net that the rules up to this one name; and the ends that the rule
-    /// selects by their labels. Any other end has one of these addresses. Such an end matters only if the rule has port
-    /// names, or if an earlier Pass in another tier selects members or has port names. In that case, or if `every` is
-    /// true, every end is included.
+    /// Returns peers that a rule may match, so many that other peers cannot change the result. These are: an address
+    /// that no rule names; an address on either side of every bound of a net that the rules up to this one name; and
+    /// the ends that the rule selects by their labels. Any other end has one of these addresses. Such an end matters
+    /// only if the rule has port names, or if an earlier Pass in another tier selects members or has port names. In
+    /// that case, or if `every` is true, every end is included.
     pub(in crate::check) fn peers<'c>(
         &'c self,
         at: RuleAt,
