@@ -58,7 +58,8 @@ impl Overlay {
     }
 
     /// Returns the prepared outer header of a tunnel, and the port by which its packets leave. `macs` are the nodes'
-    /// MAC addresses for inner frames. Returns `None` if a MAC address that is needed is not known yet.
+    /// MAC addresses for inner frames. Returns `None` while a MAC address that is needed is not known, or while the
+    /// overlay's own socket is not open.
     pub(crate) fn tunnel(
         self,
         underlay: &Underlay,

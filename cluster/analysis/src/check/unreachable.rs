@@ -180,7 +180,7 @@ fn tell<'a>(
     }
 }
 
-/// Returns a text about the rule or tier end that decides the most packets, and the number of others.
+/// Returns a text about the rule or tier end that decides the most packets, and about how many others there are.
 fn by(cells: &Cells<'_, '_>, at: RuleAt, takers: &BTreeMap<Taker, usize>) -> String {
     let Some((most, _)) = takers.iter().rev().max_by_key(|(_, count)| **count) else {
         return String::new();

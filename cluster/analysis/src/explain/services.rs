@@ -206,7 +206,7 @@ fn translate(
     Ok((ends, Some(format!("port {port} of {key} is port {targets} of its endpoints"))))
 }
 
-/// Returns the port that a named target port of a service stands for at an end. For a pod it is the pod's port of that
+/// Returns the port number that a named target port of a service has at an end. For a pod it is the pod's port of that
 /// name, and for an address it is the port in the service's slices.
 fn named(
     (name, wanted): (&str, &ServicePort),
