@@ -169,8 +169,8 @@ pub(super) fn service_of<'a>(
 /// Ends with the port of each, and a note about the translation.
 type Translated = (Vec<(String, u16)>, Option<String>);
 
-/// Returns the port of each end for a port of the service, and a note. An end that has no port of the required name is
-/// left out. A port that the service does not have is used unchanged.
+/// Returns, for a port of the service, the port of each end, and a note. An end that has no port of the required name
+/// is left out. If the service does not have the port, each end has the same port.
 fn translate(
     ends: Vec<String>,
     (key, service): (&ObjectKey, &Service),

@@ -79,8 +79,8 @@ pub enum Message {
     EndOfRib,
 }
 
-/// A peer has announced more prefixes than allowed, or more bytes of attributes than that many prefixes need. The session
-/// must be closed (RFC 4486).
+/// A peer has announced more prefixes than allowed, or more bytes of attributes than are allowed for that many
+/// prefixes. The session must be closed (RFC 4486).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyPrefixes {
     /// The greatest allowed number of prefixes.

@@ -171,8 +171,8 @@ pub(super) fn left_alone(service: &Service) -> Option<LeftAlone> {
 /// Returns the addresses of a translated Service, except the addresses of nodes. An address of `externalIPs` counts
 /// only if it is in one of the nets `external`.
 ///
-/// An address may come from several sources. It then has the kind that most parts of the cluster have agreed to: first
-/// cluster IP, then load balancer, and last `externalIPs`.
+/// An address may come from several sources. It then has the first kind in this order: cluster IP, load balancer,
+/// external IP. External IPs come last, because only the author of the Service has chosen them.
 pub(super) fn addresses(
     service: &Service,
     external: &[IpNet],

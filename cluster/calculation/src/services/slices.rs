@@ -139,8 +139,8 @@ impl Slices {
         found
     }
 
-    /// Calls `each` for the endpoints of a Service in a family. Each comes with its port for the Service's port, or
-    /// with the reason why it cannot have connections.
+    /// Calls `each` for the endpoints of a Service in a family. Each endpoint comes with its port for the Service's
+    /// port, or with the reason why the endpoint cannot have connections.
     pub(super) fn each_endpoint<'a>(
         &'a self,
         service: &ObjectName,
