@@ -44,7 +44,7 @@ pub fn explain(
     Explainer::new(contents, assumed, uplink).explain(request)
 }
 
-/// Returns which objects give an oracle the nodes' blocks.
+/// Returns the objects from which an oracle reads the nodes' blocks, for this IPAM of pod addresses.
 pub const fn block_source(ipam: Ipam) -> BlockSource {
     match ipam {
         Ipam::HostLocal => BlockSource::PodCidrs,
@@ -114,7 +114,7 @@ impl<'a> Explainer<'a> {
         Self { translates, services: OnceCell::new(), host_ports: RefCell::default(), ..self }
     }
 
-    /// Returns the ends that a text names, one by one, in the form of requests. `svc/NAMESPACE/NAME` names the
+    /// Returns the ends that a text names, each as a text in the form of requests. `svc/NAMESPACE/NAME` names the
     /// endpoints of a service, a pattern with `*` or `?` names the pods or nodes that match it, and any other text
     /// names itself. Returns `Err` if there are none.
     pub fn ends(&self, text: &str) -> Result<Vec<String>, String> {
@@ -165,7 +165,7 @@ impl<'a> Explainer<'a> {
         Ok(Explanation { story, assumed: unsure, stand_ins })
     }
 
-    /// Adds the file and line of each policy.
+    /// Adds the file and the line of each policy to a trace.
     fn cite(&self, story: &mut Trace) {
         for side in story.sides_mut() {
             if let Some(rule) = &mut side.rule {
@@ -184,7 +184,8 @@ impl<'a> Explainer<'a> {
     }
 }
 
-/// Returns the packet in one family, with this source port.
+/// Returns the packet that `spec` describes, with this source port. It is an IPv4 packet if `v4` is set, and otherwise
+/// an IPv6 packet.
 pub fn packet(spec: PacketSpec, v4: bool, source: u16) -> Packet {
     match spec {
         PacketSpec::Protocol(protocol, Some(destination)) => {
@@ -196,7 +197,8 @@ pub fn packet(spec: PacketSpec, v4: bool, source: u16) -> Packet {
     }
 }
 
-/// Returns the two parties in a family that both have. IPv4 is preferred unless IPv6 is requested.
+/// Returns a party of each side, both with addresses of the same family. The family is IPv6 if `v6` is set, and
+/// otherwise IPv4 if both sides have it. Returns `None` if there are no such parties.
 fn in_one_family(from: &[Party], to: &[Party], v6: bool) -> Option<(Party, Party)> {
     let families = if v6 { &[false][..] } else { &[true, false] };
     families.iter().find_map(|v4| {

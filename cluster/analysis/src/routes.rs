@@ -148,7 +148,8 @@ impl<'a> Routes<'a> {
 }
 
 impl Kept {
-    /// Adds a topology to the cache. If all topologies together have more than `most` prefixes, the others are removed.
+    /// Adds a topology to the cache. If all topologies together have more than `most` prefixes, all other topologies
+    /// are removed from the cache.
     fn keep(&mut self, node: &str, made: Option<Rc<Topology>>, most: usize) {
         let prefixes = made.as_ref().map_or(0, |made| made.prefixes.len());
         if self.prefixes + prefixes > most {

@@ -64,7 +64,7 @@ pub struct ServiceTables<'a> {
     /// The addresses of all nodes.
     of_nodes: HashSet<IpAddr>,
     settings: AgentSettings,
-    /// The first of these nodes that has tables.
+    /// The first node of `nodes` that has tables.
     seat: Option<String>,
     /// The services as the node `seat` translates them.
     frontends: Frontends,
@@ -109,7 +109,7 @@ impl<'a> ServiceTables<'a> {
         tables
     }
 
-    /// Returns the value with its nodes, but with an empty table.
+    /// Returns the nodes and the settings, with an empty table.
     fn of_routes(contents: &'a Contents, routes: Rc<Routes<'a>>, settings: AgentSettings) -> Self {
         let mut tables = Self {
             contents,
@@ -133,8 +133,8 @@ impl<'a> ServiceTables<'a> {
         let Some(node) = &self.seat else { return };
         let Ok(topology) = self.topology(node) else { return };
         let mut node_ports = self.node_ports(&topology, false);
-        // A node port is the same on every node. If the seat has no address of a family, the address of any other node
-        // stands for it.
+        // A node port is the same on every node. If the node `seat` has no address of a family, the address of another
+        // node is used instead.
         for is_v4 in [true, false] {
             if !node_ports.addresses.iter().any(|it| it.is_ipv4() == is_v4) {
                 node_ports.addresses.extend(self.of_nodes.iter().find(|it| it.is_ipv4() == is_v4));

@@ -25,8 +25,8 @@ pub struct Path {
     pub attributes: Arc<Attributes>,
 }
 
-/// The criteria before `MULTI_EXIT_DISC`. The path with the least value is better than all others, whatever later criteria
-/// say.
+/// The criteria before `MULTI_EXIT_DISC`. The path with the lowest value is better than all others, and later criteria
+/// are not compared.
 pub(crate) fn preference(it: &Attributes) -> impl Ord + use<> {
     (Reverse(it.local_pref.unwrap_or(LOCAL_PREFERENCE)), it.path_length(), it.origin)
 }
@@ -36,7 +36,7 @@ impl Path {
         preference(&self.attributes)
     }
 
-    /// The criteria that break ties. Each peer has one path to a prefix, so no two paths are the same.
+    /// The criteria that break ties. Each peer has one path to a prefix, so no two paths are equal.
     fn tie_breaker(&self) -> impl Ord + use<> {
         let it = &self.attributes;
         (it.originator.unwrap_or(self.identifier), it.clusters.len(), self.peer)

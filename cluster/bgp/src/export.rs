@@ -17,8 +17,9 @@ use crate::peer::{NextHopMode, Peer};
 #[cfg(test)]
 mod tests;
 
-/// The well-known communities that restrict announcement (RFC 1997), in order: to no peer; to no other autonomous system;
-/// to no other autonomous system, not even within a confederation.
+/// The well-known communities that restrict announcement (RFC 1997). A route with `NO_ADVERTISE` is announced to no
+/// peer. A route with one of `NO_EXPORT` is announced to no other autonomous system; the second one also excludes other
+/// systems of the same confederation.
 const NO_ADVERTISE: u32 = 0xffff_ff02;
 const NO_EXPORT: [u32; 2] = [0xffff_ff01, 0xffff_ff03];
 
@@ -92,21 +93,23 @@ impl Exports {
         self.reflected.iter().any(|it| it.contains(&prefix)) || pools().any(|exported| *exported)
     }
 
-    /// Whether everything except the node's own routes is equal. Then earlier announcements of other routes stay valid.
+    /// Whether everything except the node's own routes is equal. If it is, earlier announcements of other routes stay
+    /// valid.
     pub(crate) fn has_rules_of(&self, other: &Self) -> bool {
         let Self { own: _, pools, reflected, links, advertisements, priorities } = self;
         (pools, reflected, links) == (&other.pools, &other.reflected, &other.links)
             && (advertisements, priorities) == (&other.advertisements, &other.priorities)
     }
 
-    /// The initial attributes of a route of this node itself. The session's family is that of its addresses.
+    /// The initial attributes of a route of this node itself: the next hop `here`, and the priority of its address
+    /// family.
     fn of_own(&self, here: IpAddr) -> Attributes {
         let Priorities { v4, v6 } = self.priorities;
         let priority = if here.is_ipv4() { v4 } else { v6 };
         Attributes { local_pref: Some(local_pref(priority)), ..Attributes::of_own(here) }
     }
 
-    /// Whether the net of a prefix gets communities.
+    /// Whether one of the nets whose routes get communities contains the prefix.
     pub(crate) fn marks(&self, prefix: IpNet) -> bool {
         self.advertisements.iter().any(|it| it.cidr.contains(&prefix))
     }
@@ -180,13 +183,14 @@ pub(crate) fn advertised_alike(
     completed(exports, attributes, route.own().is_some(), peer, here)
 }
 
-/// Whether two peers without filters, with these addresses of this node, get equal announcements of each path that neither
-/// of them has announced.
+/// Whether two peers get equal announcements of every path that neither of them has announced. Both must have no
+/// filters. Each comes with this node's address in the session with it.
 pub(crate) fn are_announced_alike(one: (&Peer, IpAddr), other: (&Peer, IpAddr)) -> bool {
     let parts = |(peer, here): (&Peer, IpAddr)| {
         (peer.is_internal(), peer.own_system, peer.reflected_as, peer.next_hop, here)
     };
-    // Whether a peer of another system reaches a next hop directly depends on the peer's address.
+    // A peer of another system may get a route only if it reaches the next hop directly, which depends on the peer's
+    // address.
     let by_address = !one.0.is_internal() && one.0.next_hop == NextHopMode::Auto;
     parts(one) == parts(other) && (!by_address || one.0.address == other.0.address)
 }
@@ -227,7 +231,7 @@ fn completed(
         attributes.local_pref = None;
         attributes.originator = None;
         attributes.clusters.clear();
-        // The preference of a neighbouring system is not passed on to other systems (RFC 4271, 5.1.4).
+        // A `MULTI_EXIT_DISC` that came from one neighbouring system is not passed on to another one (RFC 4271, 5.1.4).
         attributes.med = None;
     }
     Some(attributes)
@@ -244,7 +248,7 @@ fn passed_on(path: &Path, from: &Peer, to: &Peer) -> Option<Attributes> {
         return (!stays).then_some(attributes);
     }
     if path.is_internal {
-        // The cluster is that of either end: only a reflector passes on the routes of an internal peer.
+        // A route of an internal peer is passed on only if one of the two peers is a client of this reflector.
         let cluster = from.reflected_as.or(to.reflected_as)?;
         attributes.originator.get_or_insert(path.identifier);
         attributes.clusters.insert(0, cluster);

@@ -58,7 +58,7 @@ pub struct Route<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum FilterAction<'a> {
-    /// The route is accepted, with these attributes. No other rule is evaluated.
+    /// The route is accepted, with these attributes. The remaining rules are not evaluated.
     Accept(Cow<'a, Attributes>),
     /// The route is rejected.
     Reject,
@@ -194,7 +194,8 @@ fn begins_with(path: &[Segment], systems: &[u32]) -> bool {
 fn is_like(name: &str, pattern: &str) -> bool {
     let (name, pattern) = (name.as_bytes(), pattern.as_bytes());
     let (mut at, mut of_pattern) = (0, 0);
-    // The state after the last `*`: the rest of the pattern, and the first byte of the name that is not part of the `*`.
+    // For the last `*`: the rest of the pattern after it, and the index of the first byte of the name that this `*`
+    // does not match.
     let mut last: Option<(usize, usize)> = None;
     while at < name.len() {
         if pattern.get(of_pattern) == Some(&b'*') {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-/// The most autonomous systems of one segment of a path (RFC 4271, 4.3): the count is one byte.
+/// The maximum number of autonomous systems in one segment of a path. The count is one byte (RFC 4271, 4.3).
 const MOST_OF_SEGMENT: usize = 255;
 
-/// The origin of a path (RFC 4271, 4.3). The lower one is better.
+/// The origin of a path (RFC 4271, 4.3). A lower value is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
     /// The route is from a protocol inside the autonomous system.
@@ -46,7 +46,7 @@ pub struct Opaque {
 pub struct Attributes {
     /// The origin of the path.
     pub origin: Origin,
-    /// The autonomous systems that it has passed.
+    /// The autonomous systems that the route has passed.
     pub as_path: Vec<Segment>,
     /// The address to which packets are sent.
     pub next_hop: IpAddr,
@@ -102,8 +102,8 @@ impl Attributes {
         })
     }
 
-    /// The neighbouring autonomous system from which the path came. Returns `None` if the path began in this autonomous
-    /// system.
+    /// Returns the neighbouring autonomous system that announced the path. Returns `None` if the path began in this
+    /// autonomous system.
     pub fn neighbour_system(&self) -> Option<u32> {
         match self.as_path.first()? {
             Segment::Sequence(systems) => systems.first().copied(),

@@ -31,8 +31,8 @@ impl fmt::Display for PeerType {
 /// The next hop of routes that are announced to a peer (`nextHopMode` of `BGPPeer`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum NextHopMode {
-    /// This node for its own routes; for others the received next hop. A route is not announced to a peer of another
-    /// autonomous system that does not reach the received next hop.
+    /// The next hop of the node's own routes is this node. Other routes keep the next hop that was received. A route is
+    /// not announced to a peer of another autonomous system that does not reach this next hop directly.
     #[default]
     Auto,
     /// Always this node.
@@ -44,13 +44,13 @@ pub enum NextHopMode {
 /// A peer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer {
-    /// The peer's address. No two peers have the same.
+    /// The peer's address. No two peers have the same address.
     pub address: IpAddr,
     /// The peer's TCP port.
     pub port: u16,
     /// The type of the peer.
     pub kind: PeerType,
-    /// The peer's name for people: that of the object, or of the node.
+    /// The peer's name for people: the name of the object or of the node that makes it a peer.
     pub name: String,
     /// The peer's autonomous system.
     pub system: u32,
@@ -63,7 +63,7 @@ pub struct Peer {
     pub is_node: bool,
     /// Whether this node only waits for the peer to connect.
     pub is_passive: bool,
-    /// This node's cluster ID, if the peer is a client of this route reflector (RFC 4456).
+    /// This node's cluster ID, if this node is a route reflector and the peer is its client (RFC 4456).
     pub reflected_as: Option<Ipv4Addr>,
     /// The next hop of routes that are announced to the peer.
     pub next_hop: NextHopMode,

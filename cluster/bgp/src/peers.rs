@@ -3,7 +3,8 @@
 //! The rules are Calico's (`BGPConfiguration`, `BGPPeer`, the annotations of Nodes):
 //! - A `BGPPeer` names a peer by its address, or nodes by a selector. The `BGPPeer` applies to all nodes, to one node, or
 //!   to the nodes that a selector selects.
-//! - A node that a `BGPPeer` names gets the other end as its peer, too, unless the object has `reversePeering: Manual`.
+//! - If a `BGPPeer` names a node as a peer, that node also gets the nodes to which the `BGPPeer` applies as its peers,
+//!   unless the object has `reversePeering: Manual`.
 //! - All nodes are each other's peers (the mesh), unless the settings disable that. Route reflectors are not in the mesh.
 //! - If two peers have one address, the first counts, in this order: a `BGPPeer` of all nodes, a `BGPPeer` of some nodes,
 //!   the mesh.
@@ -12,8 +13,8 @@
 //!
 //! This is what a compromised node can do. Tenants cannot write these objects. A kubelet can write the labels and
 //! annotations of its own Node, and nothing else here:
-//! - It can claim another node's address. So if two Nodes have one address, neither is a peer there, and a problem reports
-//!   it. The node itself keeps the sessions that other nodes accept.
+//! - It can claim another node's address. So if two Nodes have one address, neither is a peer at this address, and a
+//!   problem is reported. The node itself keeps the sessions that other nodes accept.
 //! - If it claims the address of a router that a `BGPPeer` of all nodes names, it can make nodes only wait for that router
 //!   to connect. The router stays a peer, as in the `BGPPeer`.
 //! - By its labels it can become a peer wherever a selector selects it, such as the route reflector of all nodes. It cannot
@@ -59,7 +60,8 @@ const MOST_RESTART_TIME: u64 = 4095;
 pub struct Peering {
     /// The node's autonomous system. A session may use another one ([`Peer::own_system`]).
     pub system: u32,
-    /// The node's BGP identifier: its IPv4 address, or without one a hash of its name, as Calico computes it.
+    /// The node's BGP identifier: its IPv4 address. If it has none, the identifier is a hash of its name, as Calico
+    /// computes it.
     pub router_id: Ipv4Addr,
     /// The node's cluster ID, if it is a route reflector.
     pub cluster: Option<Ipv4Addr>,
@@ -140,8 +142,8 @@ struct PeeringNode<'a> {
     name: &'a str,
     node: &'a Node,
     labels: Labels,
-    /// The node's address of each family. Addresses that another node also claims are left out, except for this node
-    /// itself.
+    /// The node's address of each family. An address that several nodes claim is left out, except if this is the node
+    /// whose peers are derived.
     addresses: [Option<IpAddr>; 2],
 }
 
@@ -172,9 +174,9 @@ pub enum AddressSource {
     InternalIp,
 }
 
-/// The addresses by which a node speaks BGP, and their source. Returns `None` if there is no valid Node of this name. All
-/// addresses are from one source. If another node claims one of them, too, it is still listed here, but this node is no
-/// peer at that address.
+/// The addresses by which a node speaks BGP, and their source. Returns `None` if there is no valid Node of this name.
+/// All addresses are from one source. An address that another node also claims is included, although other nodes
+/// then have no peer at that address.
 pub fn addresses(contents: &Contents, node: &str) -> Option<(Vec<IpAddr>, AddressSource)> {
     let (_, stored) = contents.of_kind(Kind::Node).find(|(key, _)| key.name == node)?;
     let Object::Node(node) = stored.state.valid()? else { return None };
@@ -182,8 +184,9 @@ pub fn addresses(contents: &Contents, node: &str) -> Option<(Vec<IpAddr>, Addres
     Some((addresses.into_iter().flatten().collect(), source))
 }
 
-/// The address of each family by which a node speaks BGP: those of Calico's annotations, or without annotations the node's
-/// first `InternalIP`s. (If Calico has annotated only one family, the node has no session over the other.)
+/// The addresses by which a node speaks BGP, one of each family. They are the addresses in Calico's annotations. A node
+/// without these annotations uses its first `InternalIP` of each family. (If Calico has annotated only one family, the
+/// node has no session over the other.)
 fn addresses_of(node: &Node) -> ([Option<IpAddr>; 2], AddressSource) {
     let annotated = [node.calico_address, node.bgp.ipv6_address].map(|net| Some(net?.addr()));
     let (addresses, source) = if annotated.iter().any(Option::is_some) {
@@ -195,7 +198,7 @@ fn addresses_of(node: &Node) -> ([Option<IpAddr>; 2], AddressSource) {
     (addresses.map(|address| address.filter(is_of_one_host)), source)
 }
 
-/// Whether an address can be that of a node on its network.
+/// Whether an address can be a node's address on its network.
 fn is_of_one_host(address: &IpAddr) -> bool {
     let is_local = match address {
         IpAddr::V4(address) => address.is_broadcast() || address.is_link_local(),
@@ -267,12 +270,13 @@ impl Cluster<'_> {
         })
     }
 
-    /// The gateways to these peers, each named by the object for this node that makes the peer.
+    /// The gateways of these peers. A gateway comes from the `BGPPeer` that applies to this node and names the peer by
+    /// its address.
     fn gateways(&self, peers: &[Peer]) -> BTreeMap<IpAddr, IpAddr> {
         let objects = self.objects().filter(|(_, it)| self.own.is_of(&it.nodes));
         let objects: BTreeMap<&str, &BgpPeer> = objects.collect();
         let gateway = |peer: &Peer| {
-            // A peer of the mesh has the name of its node.
+            // A peer of the mesh has the name of a Node, which a `BGPPeer` may also have.
             if peer.kind == PeerType::Mesh {
                 return None;
             }
@@ -299,8 +303,8 @@ impl Cluster<'_> {
                 self.add_named(name, object, kind, &mut found, problems);
             }
         }
-        // This comes after the objects that name peers: what such an object specifies counts more than the other end of a
-        // peering.
+        // The other ends come after the peers that objects name, because the first peer with an address counts. So what
+        // an object says about a peer takes precedence.
         for (_, object) in objects.iter().filter(|(_, object)| !object.is_one_way) {
             self.add_other_ends(object, &mut found);
         }
@@ -312,7 +316,7 @@ impl Cluster<'_> {
         peers
     }
 
-    /// Adds the peers that an object for this node names.
+    /// Adds the peers that an object names. The object applies to this node.
     fn add_named(
         &self,
         name: &str,
@@ -413,7 +417,7 @@ impl Cluster<'_> {
         })
     }
 
-    /// Adds the nodes to which an object applies, if the object names this node.
+    /// If an object names this node as a peer, adds the nodes to which the object applies.
     fn add_other_ends(&self, object: &BgpPeer, found: &mut Found) {
         let families = match &object.remote {
             Remote::Nodes(selector) if self.own.is_selected_by(selector) => [true, true],
@@ -428,7 +432,7 @@ impl Cluster<'_> {
                 let Some(mut peer) = self.by_node(object, PeerType::Node, node, address) else {
                     continue;
                 };
-                // The other end uses `localASNumber`, and this end does not.
+                // `localASNumber` of the object applies to the other end, not to this one.
                 peer.own_system = self.settings.system_of(self.own);
                 peer.system = object.local_system.unwrap_or(peer.system);
                 peer.reflected_as = self.reflected_as(node, &peer);
@@ -518,8 +522,9 @@ impl Cluster<'_> {
         }
     }
 
-    /// This node's cluster ID, if a node is a client of this route reflector. A client has the same autonomous system, and
-    /// no cluster ID or another one. Reflectors of one cluster are ordinary peers.
+    /// This node's cluster ID, if this node is a route reflector and the other node is its client. A client has the
+    /// same autonomous system, and has no cluster ID or another one. Reflectors of one cluster are ordinary peers of
+    /// each other.
     fn reflected_as(&self, node: &PeeringNode<'_>, peer: &Peer) -> Option<Ipv4Addr> {
         let own = self.own.node.bgp.cluster?;
         (peer.is_internal() && node.node.bgp.cluster != Some(own)).then_some(own)
@@ -532,9 +537,9 @@ impl Cluster<'_> {
     }
 }
 
-/// Whether the node with address `own` waits for the node with address `other` to connect. Calico compares the addresses as
-/// text, and both ends must do the same, so `10.0.0.9` is greater than `10.0.0.10`. (If both connected at once, both
-/// connections would fail, which would end a graceful restart.)
+/// Whether the node with address `own` waits for the node with address `other` to connect. Calico compares the
+/// addresses as text, so `10.0.0.9` is greater than `10.0.0.10`. Both ends must use the same comparison. (If both
+/// connected at once, both connections would fail, which would end a graceful restart.)
 fn is_passive(other: IpAddr, own: IpAddr) -> bool {
     other.to_string() > own.to_string()
 }
@@ -545,8 +550,8 @@ fn restart_time(written: Option<Duration>) -> Duration {
     Duration::from_secs(seconds.min(MOST_RESTART_TIME))
 }
 
-/// The first peer of each address, in the order of the addresses. Two ports at one address are a problem, because a session
-/// is identified by its address.
+/// Returns the first peer of each address, in the order of the addresses. A problem is reported if one address has two
+/// ports, because a session is identified by its address.
 fn one_of_each_address(found: Found, problems: &mut Vec<String>) -> Vec<Peer> {
     let mut peers: BTreeMap<IpAddr, Peer> = BTreeMap::new();
     for peer in found.0 {

@@ -1,8 +1,8 @@
 //! The paths of all peers, the best ones of each prefix, and the routes announced to each peer.
 //!
-//! The caller reports the events of sessions, asks for a peer's next messages ([`Table::take_messages`]), and sends them.
-//! Pending announcements wait here, each prefix once however often it changes, so a slow peer needs no more memory than a
-//! fast one.
+//! The caller reports the events of sessions, takes a peer's next messages ([`Table::take_messages`]), and sends them.
+//! The table stores pending announcements. It stores each changed prefix once, however often the prefix changes. So a
+//! slow peer needs no more memory than a fast one.
 //!
 //! The layers, in order:
 //! - `values`: the inputs and outputs of the table.
@@ -54,11 +54,12 @@ use crate::export::{self, OwnRoute};
 use crate::path::{Attributes, Update};
 use crate::peer::Peer;
 
-/// The most bytes of attributes that a peer's paths may have on average, if it announces as many prefixes as it may.
+/// The maximum total weight of a peer's paths, in bytes of attributes for each prefix that the peer may announce.
 const WEIGHT: usize = 256;
-/// The most prefixes that one call for a peer's messages reads.
+/// The maximum number of changed prefixes that one call of [`Table::take_messages`] reads.
 const LOOKS: usize = 10_000;
-/// The most outdated numbers in a peer's list, in addition to one for each of its prefixes.
+/// The number of outdated entries in `State::received`, in addition to one for each prefix, above which they are
+/// removed.
 const SPARE: usize = 64;
 /// The longest time for which stale paths are kept after the peer has returned, if it does not send End-of-RIB.
 const STALE_AFTER_RETURN: Duration = Duration::from_mins(6);
@@ -72,15 +73,15 @@ pub struct Table {
     cache: Cache,
     /// The number of each peer.
     numbers: BTreeMap<IpAddr, u32>,
-    /// The peers' states, by their numbers.
+    /// The state of each peer, by the peer's number.
     states: Vec<State>,
-    /// Numbers of states that belong to no peer any more.
+    /// The numbers of removed peers, which new peers may get.
     free: Vec<u32>,
-    /// The peers that have pending announcements and are not reported yet.
+    /// The numbers of peers that have pending announcements and that [`Table::take_woken`] has not returned yet.
     woken: Vec<u32>,
-    /// The peers that have got all routes, by family: IPv4, IPv6.
+    /// The numbers of peers to which all routes were sent, by the family of their sessions: IPv4, IPv6.
     resting: [Vec<u32>; 2],
-    /// The number of the next group of peers with equal announcements.
+    /// The number of the newest group of peers with equal announcements.
     next_group: u64,
     generation: u64,
 }
@@ -140,7 +141,8 @@ impl Table {
             (entry.own, entry.is_allowed) = (now.own.get(&prefix).copied(), None);
             self.note(number);
         }
-        // Blocks also decide which other routes are announced, as pools do.
+        // If a block of this node is added or removed, the rules for other prefixes may give another result, as after a
+        // change of a pool.
         if blocks || !now.has_rules_of(then) {
             self.routes.forget_rules();
             let peers: Vec<IpAddr> = self.numbers.keys().copied().collect();
@@ -156,7 +158,7 @@ impl Table {
             number
         } else {
             self.states.push(state);
-            // There are at most as many numbers as there were peers at one time.
+            // The index fits, because there are at most as many numbers as there were peers at one time.
             (self.states.len() - 1) as u32
         };
         self.numbers.insert(address, number);
@@ -181,7 +183,8 @@ impl Table {
             Some(Session { opened, group, announced, reader, has_ended: false, rests: false });
         self.wake(number);
         if is_another {
-            // The identifier breaks ties between equal paths, and reflectors announce it.
+            // Cached results contain or depend on the peer's identifier: it breaks ties between equal paths, and route
+            // reflectors announce it.
             self.cache.clear();
             for route in self.received(number) {
                 self.select(route);
@@ -190,7 +193,7 @@ impl Table {
         }
     }
 
-    /// The group of a peer whose session begins.
+    /// Returns the group for a peer whose session begins, or `None` if the peer has filters.
     fn group(&mut self, peer: IpAddr, here: IpAddr) -> Option<u64> {
         let Configuration { peers, filters, .. } = &self.configuration;
         let to = peers.get(&peer)?;
@@ -290,7 +293,8 @@ impl Table {
         Ok(())
     }
 
-    /// A peer's path to a prefix is new (`is_new`), or has changed. Afterwards the best path is first again.
+    /// Updates the order of the paths after a peer's path to a prefix was added (`is_new`) or changed: the best path is
+    /// first again.
     fn path_changed(&mut self, route: u32, peer: u32, is_new: bool) {
         let all = self.routes.get(route).paths.as_slice();
         let Some(at) = all.iter().position(|it| it.peer == peer) else { return };
@@ -298,7 +302,7 @@ impl Table {
             self.select(route);
             true
         } else {
-            // A path that loses before `MULTI_EXIT_DISC` counts changes nothing for other paths.
+            // If the new path is worse by a criterion before `MULTI_EXIT_DISC`, it cannot exclude other paths.
             let (new, best) = (&all[at], &all[0]);
             let order = preference(&new.attributes).cmp(&preference(&best.attributes));
             let is_better = match order {
@@ -313,7 +317,8 @@ impl Table {
                     self.routes.get_mut(route).paths.put_first(at);
                     true
                 }
-                // The peer's earlier path may have excluded another path by `MULTI_EXIT_DISC`, which is now the best.
+                // A changed path may have excluded another one by `MULTI_EXIT_DISC` before the change. That other path
+                // may now be the best.
                 Some(false) if is_new => false,
                 Some(false) | None => self.select(route),
             }
@@ -338,7 +343,8 @@ impl Table {
         at > 0
     }
 
-    /// The numbers of the prefixes that have a path of a peer, each number once.
+    /// Removes outdated and repeated numbers from `State::received`. Returns the remaining numbers, which are those of
+    /// the prefixes with a path of this peer.
     fn received(&mut self, peer: u32) -> Vec<u32> {
         let mut all = mem::take(&mut self.states[peer as usize].received);
         all.sort_unstable();
@@ -371,7 +377,7 @@ impl Table {
         }
     }
 
-    /// Ends a peer's session: no prefix counts as announced to it any more.
+    /// Ends a peer's session. From then on, no prefix counts as announced to the peer.
     fn end_session(&mut self, peer: u32) {
         let Some(session) = self.states[peer as usize].session.take() else { return };
         for all in &mut self.resting {
@@ -405,8 +411,9 @@ impl Table {
         states.filter_map(|it| it.stale_until).min()
     }
 
-    /// Returns the next messages for a peer, with at most about `prefixes` prefixes. If there are none, either all routes
-    /// were sent, or the prefixes that were read do not concern the peer, and it is woken again.
+    /// Returns the next messages for a peer, with at most about `prefixes` prefixes. Returns no messages if all routes
+    /// were already sent. Also returns none if none of the prefixes that this call read concerns the peer;
+    /// [`Table::take_woken`] then returns the peer again.
     pub fn take_messages(&mut self, peer: IpAddr, prefixes: usize) -> Vec<Message> {
         let Self { configuration, routes, states, cache, numbers, .. } = self;
         let Some(to) = configuration.peers.get(&peer) else { return Vec::new() };
@@ -454,7 +461,7 @@ impl Table {
         messages
     }
 
-    /// The peers that have pending announcements and were not reported since the last call.
+    /// Returns the peers for which announcements have become pending since the last call.
     pub fn take_woken(&mut self) -> Vec<IpAddr> {
         let woken = mem::take(&mut self.woken);
         let states = woken.into_iter().map(|number| {
@@ -470,12 +477,13 @@ impl Table {
         self.generation
     }
 
-    /// Appends the prefixes that some peers have announced, each with the next hops of those of their paths that are as
-    /// good as the best one ([`decision::used`]). A prefix has a row for each next hop, the best one first, each next hop
-    /// once, at most 16. Paths of other peers are ignored. Prefixes of this node itself are left out.
+    /// Appends the prefixes that some peers have announced, each with the next hops of its used paths
+    /// ([`decision::used`]). Only the paths of the peers that `is_meant` accepts are considered. A prefix has one row
+    /// for each next hop, at most 16, the best one first. Prefixes of this node itself are left out.
     ///
-    /// A call reads some thousand prefixes, and returns where the next call continues. `None` means that these were the
-    /// last. A prefix that changes between two calls may be left out or occur twice; then [`Self::generation`] differs.
+    /// A call reads some thousand prefixes, and returns the value of `from` for the next call. It returns `None` if no
+    /// prefixes are left. A prefix that changes between two calls may be left out or occur twice; [`Self::generation`]
+    /// then differs.
     pub fn next_hops(
         &self,
         is_meant: impl Fn(&Peer) -> bool,
@@ -485,9 +493,8 @@ impl Table {
         self.meant(is_meant).next_hops(&self.routes, from, all)
     }
 
-    /// The routes of some peers that are the best of theirs: for each prefix the best one first, and then those that are
-    /// equally good. Paths of other peers are ignored. Prefixes of this node itself are left out. The prefixes are in no
-    /// order.
+    /// Returns, for each prefix, the routes that are used if only the peers of `is_meant` are considered, the best one
+    /// first. Prefixes of this node itself are left out. The prefixes are in no order.
     #[cfg(test)]
     pub fn learned(
         &self,
@@ -499,8 +506,8 @@ impl Table {
         used.filter(|(_, used)| !used.is_empty())
     }
 
-    /// Adds announced prefixes to the first ones of each family, in their order. At most `most` of a family are kept. It
-    /// continues between calls like [`Self::next_hops`].
+    /// Reads a part of the prefixes that peers have announced, and adds them to `all`, the lowest `most` prefixes of
+    /// each family. `from` and the result are the same as for [`Self::next_hops`].
     pub fn first_prefixes(
         &self,
         most: usize,
@@ -510,8 +517,8 @@ impl Table {
         learned::first_prefixes(&self.routes, (most, from), all)
     }
 
-    /// The routes to prefixes that peers have announced: for each the best one first, and then those that are equally good.
-    /// Prefixes of this node itself are left out.
+    /// Returns the used routes to those of these prefixes that peers have announced, the best route of each prefix
+    /// first. Prefixes of this node itself are left out.
     pub fn routes_of(
         &self,
         prefixes: impl IntoIterator<Item = IpNet>,
@@ -534,7 +541,7 @@ impl Table {
         Meant { states: &self.states, peers }
     }
 
-    /// The numbers of a peer's prefixes.
+    /// Returns how many prefixes were accepted from a peer, how many were refused, and how many are announced to it.
     pub fn counts(&self, peer: IpAddr) -> Counts {
         let number = self.numbers.get(&peer);
         number.map_or_else(Counts::default, |it| self.states[*it as usize].counts())
@@ -566,7 +573,7 @@ impl Table {
         state.weight -= weight(&path.attributes);
         state.count -= 1;
         state.stale -= usize::from(path.is_stale);
-        // The removed path may have excluded another path by `MULTI_EXIT_DISC`, which may now be the best.
+        // The removed path may have excluded another path by `MULTI_EXIT_DISC`. That other path may now be the best.
         let is_another = self.select(route);
         if was_best || is_another {
             self.note(route);
@@ -590,8 +597,8 @@ impl Table {
         }
     }
 
-    /// Records that the route of a prefix has changed, so that all peers of its family get it. Removes a prefix that is no
-    /// longer needed.
+    /// Records that the route of a prefix has changed, so that it is announced again to all peers of its family.
+    /// Removes the prefix if it is not needed any more.
     fn note(&mut self, route: u32) {
         self.generation += 1;
         let family = usize::from(self.routes.get(route).prefix.addr().is_ipv6());

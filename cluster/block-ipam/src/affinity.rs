@@ -22,7 +22,7 @@ use ipnet::IpNet;
 pub enum Owner {
     /// A node.
     Host(String),
-    /// An owner that is not a node: `load-balancer`.
+    /// An owner that is not a node. The only one in use is `load-balancer`.
     Virtual(String),
 }
 

@@ -220,7 +220,8 @@ async fn assign_of_own<S: Store>(
             Err(error) => return Err(error.into()),
         };
         if let Some(address) = block.value.addresses_of(request.handle).next() {
-            // An earlier request with the same handle, which its caller had given up, was completed after all.
+            // An earlier request with the same handle has assigned this address, although its caller no longer waited
+            // for the result.
             return Ok(Some(address));
         }
         if !block.value.has_free(request.reserved) {
@@ -248,8 +249,8 @@ async fn assign_of_new<S: Store>(
     Err(Error::Contended)
 }
 
-/// Returns a block that does not exist yet, or that another process of this owner has just claimed. If there is none,
-/// takes an empty block from another owner and returns it.
+/// Returns a block that does not exist yet, or that another process of this owner has just claimed. If the pools have
+/// no such block, takes an empty block from another owner and returns it.
 async fn unclaimed<S: Store>(
     store: &S,
     pools: &[&Pool],
@@ -276,7 +277,7 @@ async fn unclaimed<S: Store>(
     }
     for block in empty {
         let Some(other) = &block.owner else {
-            // The last addresses of this block have finished their rest, and nothing has written the block since. It is
+            // The cool-down of the block's last addresses is over, and nothing has written the block since. It is
             // deleted now.
             end_rest(store, block.cidr, request.rest()).await?;
             return Ok(Some(block.cidr));
@@ -340,7 +341,7 @@ async fn borrow<S: Store>(
             .filter(|block| block.has_free(request.reserved))
             .map(|block| block.cidr)
             .collect();
-        // The order is that of `Candidates`: it starts at a block that the owner's name chooses.
+        // The blocks are tried in the order of `Candidates`, which starts at a block that `seed` chooses.
         if let Some(first) = Candidates::new(pool, &[], &seed(pool, request)).next() {
             let before = with_room.partition_point(|cidr| *cidr < first);
             with_room.rotate_left(before);

@@ -48,7 +48,8 @@ pub struct Allocation {
     pub handle: Option<String>,
     /// The attributes of the user.
     pub owner: Attributes,
-    /// The attributes of the previous or the next user: the other end of a live migration.
+    /// The attributes of the previous or the next user of the address: a live migration moves the address between two
+    /// users.
     pub alternate: Attributes,
     /// The time of the release. The address then rests until the cool-down ends.
     pub released_at: Option<Time>,
@@ -212,8 +213,8 @@ impl Block {
         address(self.cidr, at)
     }
 
-    /// Gives a new sequence number to an address of a handle. A release that was sent before names the old number and
-    /// is refused. Returns whether the handle has the address.
+    /// Gives a new sequence number to an address of a handle. A release that was requested earlier contains the old
+    /// number, and is refused. Returns whether the handle has the address.
     pub fn adopt(&mut self, address: IpAddr, handle: &str) -> bool {
         let allocation = ordinal(self.cidr, address).and_then(|at| self.allocations.get_mut(&at));
         let Some(allocation) = allocation.filter(|it| it.has_handle(handle)) else { return false };
@@ -311,7 +312,7 @@ impl Block {
 pub struct Rest {
     pub now: Time,
     /// `ipCooldownSeconds`: a released address is not assigned again for this time. If it is zero, the address is free
-    /// at once.
+    /// immediately.
     pub cooldown: Duration,
 }
 

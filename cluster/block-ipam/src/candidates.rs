@@ -1,6 +1,6 @@
-//! The order in which an owner examines a pool's blocks: it starts at a block that the owner's name chooses, and goes
-//! around the pool once. So two nodes that need a block at the same time rarely want the same one, and a node that
-//! tries again wants the same blocks again.
+//! The order in which an owner examines a pool's blocks. It starts at a block that a hash chooses, usually of the
+//! owner's name, and goes around the pool once. So two nodes that need a block at the same time rarely try the same
+//! one, and a node that tries again tries the same blocks in the same order.
 
 use std::ops::Range;
 
@@ -14,7 +14,8 @@ use crate::pool::Pool;
 pub(crate) struct Candidates<'a> {
     pool: &'a Pool,
     reserved: &'a [IpNet],
-    /// The indexes of the remaining blocks: first those up to the end of the pool, then those from its start.
+    /// The indexes of the blocks that are not examined yet: first those up to the end of the pool, then those from its
+    /// start.
     left: [Range<u128>; 2],
 }
 

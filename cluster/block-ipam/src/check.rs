@@ -2,14 +2,14 @@
 //! functions here are pure.
 //!
 //! The rules include those of Calico's `ipam check` and some more: Calico finds neither addresses with two users nor
-//! missing handles, and does not examine affinities. What a crash may leave behind by design is not a finding: an
-//! affinity that is not confirmed, and a count of a handle that is too high.
+//! missing handles, and does not examine affinities. Two things are not findings, because a crash may leave them behind
+//! by design: an affinity that is not confirmed, and a count of a handle that is too high.
 //!
-//! Law: after any completed sequence of this crate's own operations, and with the users for which they were made, there
-//! is no finding (`laws.rs`).
+//! Law: there is no finding after any completed sequence of this crate's own operations, if the users are those for
+//! which the operations were made (`laws.rs`).
 //!
 //! Callers read records and users one after the other, so a finding may be the effect of an operation in progress. A
-//! finding is real if it is still there at a second look.
+//! finding is real if a second check finds it again.
 //!
 //! The types of findings are in `finding`.
 //!
@@ -119,7 +119,7 @@ fn state(
     }
 }
 
-/// The number of each type of record and address that was checked.
+/// The numbers of checked records and of addresses, by type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub pools: usize,
@@ -130,20 +130,20 @@ pub struct Counts {
     /// The number of affinities that are not confirmed.
     pub unconfirmed: usize,
     pub handles: usize,
-    /// The number of addresses of all blocks. Each address is free or in one of the following states.
+    /// The number of addresses in all blocks. Each address is either free or in one of the next four states.
     pub addresses: usize,
     pub in_use: usize,
     pub unused: usize,
     pub resting: usize,
     pub reserved: usize,
-    /// The number of addresses in use that nodes have borrowed from blocks of others.
+    /// The number of addresses in use that nodes have borrowed from blocks that they do not own.
     pub borrowed: usize,
-    /// The number of addresses that pods and tunnels have, by their objects.
+    /// The number of addresses that objects name as addresses of pods or tunnels.
     pub used: usize,
 }
 
 impl Counts {
-    /// Returns the number of addresses that blocks can assign at once.
+    /// Returns the number of addresses that blocks can assign now.
     pub const fn free(&self) -> usize {
         self.addresses.saturating_sub(self.in_use + self.unused + self.resting + self.reserved)
     }

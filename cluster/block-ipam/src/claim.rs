@@ -53,8 +53,8 @@ pub(crate) async fn claim<S: Store>(
         Some(block) if affinity.value.state == State::Confirmed => Ok(ours(block, rest)),
         Some(block) => {
             let affinity = set_state(store, affinity, State::Pending).await?;
-            // Another node may be about to take the block. It read the block before this write, so its own write will
-            // fail.
+            // Another node may be about to take the block. That node read the block before this write, so its own write
+            // will fail.
             let Found { revision, value } = block;
             let block = store::swap(store, &revision, written(value)).await?;
             set_state(store, affinity, State::Confirmed).await?;
@@ -86,7 +86,7 @@ async fn set_state<S: Store>(
     store::swap(store, &revision, Affinity { state, ..value }).await
 }
 
-/// Returns the block for its next write, with the next sequence number.
+/// Returns the block in the form in which it is written next: with the next sequence number.
 pub(crate) fn written(block: Block) -> Block {
     Block { sequence: block.sequence + 1, ..block }
 }

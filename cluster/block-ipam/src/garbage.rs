@@ -1,30 +1,33 @@
 //! Garbage collection: finds addresses, blocks, affinities and handles without a user, and removes them after some
 //! time.
 //!
-//! A round has three parts. It takes a [`Look`] at the store and at the users. It makes a plan from this look and from
-//! earlier ones ([`Garbage::plan`], pure). It executes the [`Step`]s of the plan, one after the other ([`take`]).
+//! A round has three parts:
+//! 1. It reads the store and the users. The result is a snapshot ([`Look`]).
+//! 2. It makes a plan from this snapshot and from earlier ones ([`Garbage::plan`], pure).
+//! 3. It executes the [`Step`]s of the plan, one after the other ([`take`]).
 //!
 //! These are removed:
-//! - **Addresses** without a user (a pod, a node's tunnel, a Service): if two looks, at least the grace time apart,
-//!   have found no user. If the node does not exist any more, two looks are enough, because nothing else will release
-//!   the addresses. Either all addresses of a handle are released in one step, or none. Right before the release, the
-//!   user is looked up again. An allocation with too little information about its user is never released (see
+//! - **Addresses** without a user (a pod, a node's tunnel, a Service): if the user is missing in all snapshots for the
+//!   grace time. If the node does not exist any more, two snapshots are enough, because nothing else will release the
+//!   addresses. Either all addresses of a handle are released in one step, or none. Right before the release, the user
+//!   is looked up again. An allocation with too little information about its user is never released (see
 //!   [`users`](crate::users)).
-//! - **Resting addresses**: when their rest has ended. This is needed because the rest otherwise ends only when the
-//!   block is written.
-//! - **Empty blocks** of an existing node: if nothing has written them between two looks, at least the grace time
-//!   apart. The node keeps one block of each family, so that its next pod does not need a claim.
-//! - **Blocks and affinities of a node that does not exist any more**: if two looks have not found the node, as soon as
-//!   the block is empty.
-//! - **Handles** without an address: after two looks. Such handles are the result of a crash.
+//! - **Resting addresses**: these are released addresses that must not be assigned again before their cool-down ends.
+//!   They become free when it has ended. Without this step they become free only when the block is written.
+//! - **Empty blocks** of an existing node: if nothing has written the block for the grace time. The node keeps one
+//!   block of each family, so that its next pod does not need a claim.
+//! - **Blocks and affinities of a node that does not exist any more**: if the node is missing in two snapshots, as soon
+//!   as the block is empty.
+//! - **Handles** without an address: after two snapshots. Such handles are the result of a crash.
 //!
-//! The laws, for any order of looks and of other writers (`tests.rs`): nothing with a user is removed; everything else
-//! is removed after enough rounds; a restarted controller waits for all grace times again. Each write names what it
-//! expects (a sequence number, a handle, a revision). So a record that changes between a look and its step is not
-//! removed.
+//! The laws, for any order of snapshots and of other writers (`tests.rs`): nothing with a user is removed; everything
+//! else is removed after enough rounds; a restarted controller waits for all grace times again. Each write names what
+//! it expects (a sequence number, a handle, a revision). So a record is not removed if it changes after the snapshot.
 //!
-//! [`Settings::limit`] bounds a round; the remaining steps follow in the next round. A step that was planned is
-//! forgotten. If it fails, it needs two looks again. So steps that always fail do not prevent others.
+//! [`Settings::limit`] bounds the steps of a round; the remaining steps follow in the next round. When a step for
+//! addresses without a user, a handle or an idle block is planned, the observations that led to it are forgotten. If the
+//! step fails, two new snapshots are needed before it is planned again. So such steps do not prevent others if they
+//! always fail.
 //!
 //! Source: Calico's design note "IPAM garbage collection".
 
@@ -68,7 +71,7 @@ pub trait UserSource: Sync {
     ) -> impl Future<Output = Result<Users, StoreError>> + Send;
 }
 
-/// The records and the users at one time.
+/// A snapshot of the records and of the users.
 #[derive(Debug, Clone, Default)]
 pub struct Look {
     pub records: Records,
@@ -76,26 +79,25 @@ pub struct Look {
 }
 
 impl Look {
-    /// Reads the records first, and then the users. A pod exists before it gets an address. So if an address was read
-    /// and its user is missing, the user does not exist any more.
+    /// Reads the records first, and then the users. A pod exists before it gets an address. So if a record names a user
+    /// that is not among the users, that user does not exist any more.
     pub async fn read<S: Store, U: UserSource>(store: &S, users: &U) -> Result<Self, StoreError> {
         Ok(Self { records: Records::read(store).await?, users: users.all().await? })
     }
 }
 
-/// The suspects that earlier looks have found. It is empty at the start.
+/// The suspects in the last snapshot, except those for which a step was planned. At the start there are none.
 #[derive(Debug, Default)]
 pub struct Garbage {
-    /// The suspects of the last look. For each, the time of the first look in an unbroken series of looks that have all
-    /// seen it.
+    /// For each suspect: the time of the first of the consecutive snapshots that all contain it.
     since: BTreeMap<Suspect, Duration>,
 }
 
-/// A record that had no user in one reading of the datastore. If the record changes, it becomes a different suspect, and
-/// its time starts again.
+/// A record that had no user in a snapshot. If the record changes, it becomes a different suspect, and its time starts
+/// again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Suspect {
-    /// A node that records name but that does not exist.
+    /// A node that does not exist, but that a record names.
     Node(String),
     /// An allocation. If the address gets another user, the sequence number changes.
     Allocation(IpAddr, u64, Option<String>),
@@ -104,7 +106,7 @@ enum Suspect {
     Handle(Handle),
 }
 
-/// An address without a user, as it was seen.
+/// An address without a user, as the snapshot contains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leak {
     pub address: IpAddr,
@@ -116,9 +118,9 @@ pub struct Leak {
 /// The reason why addresses are released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// They have had no user for the grace time.
+    /// The addresses have had no user for the grace time.
     Unused,
-    /// They have no user, and their node does not exist any more.
+    /// The addresses have no user, and their node does not exist any more.
     NodeGone,
 }
 
@@ -131,8 +133,8 @@ pub enum Step {
     EndRest(IpNet),
     /// Give up an empty block of an existing node, if the block still has this sequence number.
     ReleaseIdleBlock { owner: Owner, cidr: IpNet, sequence: u64 },
-    /// Give up an empty block of a node that does not exist any more, or the node's affinity to a block that is not its
-    /// own.
+    /// Give up an empty block of a node that does not exist any more. If the node has only an affinity and does not own
+    /// the block, delete the affinity.
     ReleaseBlockOfGone { owner: Owner, cidr: IpNet },
     /// Delete a handle without addresses.
     DeleteHandle(Handle),
@@ -147,7 +149,7 @@ pub struct Plan {
 }
 
 impl Garbage {
-    /// Plans a round for a look. `at` is the time of the look on a monotonic clock.
+    /// Plans a round from a snapshot. `at` is the time of the snapshot on a monotonic clock.
     pub fn plan(&mut self, look: &Look, settings: Settings, at: Duration, rest: Rest) -> Plan {
         let mut seen = Seen { before: std::mem::take(&mut self.since), now: BTreeMap::new(), at };
         let gone = seen.gone_nodes(look);
@@ -183,7 +185,7 @@ impl Garbage {
     }
 }
 
-/// The suspects of the current look and of the look before it.
+/// The suspects in the current snapshot and in the one before it.
 struct Seen {
     before: BTreeMap<Suspect, Duration>,
     now: BTreeMap<Suspect, Duration>,
@@ -191,14 +193,15 @@ struct Seen {
 }
 
 impl Seen {
-    /// Adds a suspect. Returns for how long it has been one, or `None` if this look is the first to see it.
+    /// Adds a suspect. Returns the time since the first snapshot that contained it, or `None` if this snapshot is the
+    /// first.
     fn add(&mut self, suspect: Suspect) -> Option<Duration> {
         let since = self.before.get(&suspect).copied();
         self.now.insert(suspect, since.unwrap_or(self.at));
         since.map(|since| self.at.saturating_sub(since))
     }
 
-    /// Returns the nodes that records name and that this look and the one before did not find.
+    /// Returns the nodes that records name, but that exist neither in this snapshot nor in the one before it.
     fn gone_nodes(&mut self, look: &Look) -> BTreeSet<String> {
         let allocations = look.records.blocks.iter().flat_map(|block| block.allocations.values());
         let of_allocations = allocations.filter_map(|it| it.owner.get("node"));
@@ -242,7 +245,7 @@ fn releases(
     gone: &BTreeSet<String>,
     seen: &mut Seen,
 ) -> Vec<Step> {
-    // `None` means that one of the addresses must not be released now, so none of them is.
+    // The value is `None` if one of the addresses must not be released now. Then none of the group is released.
     let mut groups = BTreeMap::<Together<'_>, Option<(Vec<Leak>, Reason)>>::new();
     for block in &look.records.blocks {
         for (at, allocation) in &block.allocations {
@@ -327,7 +330,7 @@ fn blocks_of_gone(look: &Look, gone: &BTreeSet<String>) -> Vec<Step> {
             list.insert((owner, block.cidr));
         }
     }
-    // These are the affinities to blocks that are not their owner's.
+    // These affinities include those to blocks that the node does not own.
     for Affinity { owner, cidr, .. } in
         look.records.affinities.iter().filter(|it| is_gone(&it.owner))
     {

@@ -5,8 +5,8 @@
 //! nodes.
 //!
 //! A plain delete of Kubernetes would also delete a version that the caller has not read. So a record is deleted in two
-//! steps, as in Calico: a compare-and-swap marks it as `deleted`, which is the decision, and then the object is
-//! removed. A reader that finds a mark treats the record as deleted, and completes the removal.
+//! steps, as in Calico: a compare-and-swap marks it as `deleted`, and then the object is removed. A reader that finds a
+//! mark treats the record as deleted, and completes the removal.
 //!
 //! Source: Calico's design note "IPAM datastore".
 
@@ -44,7 +44,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Returns the server's version of the object.
+    /// Returns the version of the object at the server.
     pub const fn revision(&self) -> &Revision {
         &self.revision
     }
@@ -74,7 +74,8 @@ impl<W: Writes + Sync> Objects<W> {
         match read(key.kind, &object) {
             Ok(Some(record)) => Ok(Some((record, Known { revision, object }))),
             Ok(None) => {
-                // A reader without the right to delete also treats the object as gone. The next writer removes it.
+                // Reading succeeds even if this process may not delete the object. The next process that may do so
+                // removes it.
                 let _ = self.remove(&key, &revision).await;
                 Ok(None)
             }

@@ -97,7 +97,7 @@ pub async fn assign_pod<W: Writes + Sync>(
     now: Time,
 ) -> Result<Vec<IpAddr>, PodError> {
     let key = Key::Handle(pod.handle.to_owned());
-    // If the request is a repetition, the addresses that it finds may already be in use.
+    // If the request is a repetition, a container may already use the addresses that the request finds.
     let is_first = store::get::<Handle, _>(objects, &key).await?.is_none();
     let given = try_assign(objects, pod, place, now).await;
     if given.is_err() && is_first {

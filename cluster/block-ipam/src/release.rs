@@ -113,7 +113,7 @@ pub async fn delete_handle<S: Store>(
     }
 }
 
-/// Writes a block again, unless a handle has an address in it. Returns whether the handle has none.
+/// Writes a block again, unless a handle has an address in it. Returns whether the handle has no address in it.
 async fn rewrite_without<S: Store>(
     store: &S,
     handle: &str,

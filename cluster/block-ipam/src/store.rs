@@ -79,10 +79,10 @@ pub enum StoreError {
     Unreachable(String),
 }
 
-/// See the module. If the future of a call is dropped, the call may have been done, may not be done, or may be done
-/// later.
+/// See the module. If the caller drops the future of a call before it is ready, the operation may be done, not be done,
+/// or be done later.
 pub trait Store: Sync {
-    /// A version of a record, with the data that the store needs to write the record again.
+    /// A version of a record. It contains everything that the store needs to write the record again.
     type Revision: Clone + fmt::Debug + Send + Sync;
 
     /// Reads a record; `None` if there is none.

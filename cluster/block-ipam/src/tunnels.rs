@@ -68,7 +68,7 @@ fn stays(address: IpAddr, pools: &[Pool]) -> bool {
     pools.iter().any(|pool| pool.cidr.contains(&address))
 }
 
-/// Returns whether a node is about to lose the address of a tunnel. Others must then stop sending to it.
+/// Returns whether a node is about to lose the address of a tunnel. Other nodes must then stop sending to the address.
 pub async fn is_leaving<W: Writes + Sync>(
     objects: &Objects<W>,
     tunnel: Tunnel,

@@ -1,8 +1,8 @@
 //! Calculates the dataplane's tables from the cluster, the topology and the pods that are attached to this node.
 //!
 //! The result depends on the current state only, never on the changes that led to it. There are three exceptions,
-//! because these must outlive a table: the indexes of tunnels, the revisions by which a flow detects that its policy
-//! has changed, and the counts of rules.
+//! because these values must keep their meaning from one version of the tables to the next: the indexes of tunnels, the
+//! revisions by which a flow detects that its policy has changed, and the counts of rules.
 
 mod delta;
 mod routes;
@@ -90,11 +90,12 @@ pub struct Inputs<'a> {
 /// The component that translates service addresses, and the addresses that it translates.
 #[derive(Debug, Clone, Copy)]
 pub enum ServiceMode<'a> {
-    /// Nothing translates them: they are treated like addresses outside the cluster.
+    /// Nothing translates service addresses. They are treated like addresses outside the cluster.
     Nobody,
-    /// The node's kube-proxy translates them; the link leads to the node.
+    /// The node's kube-proxy translates service addresses. The link leads to the node.
     KubeProxy(&'a KubeProxyServices, Link),
-    /// Manx translates them. Packets to an address in the ranges are refused if no service has the address.
+    /// Manx translates service addresses. Packets to an address in the ranges are refused if no service has the
+    /// address.
     Manx(&'a Frontends, &'a ServiceRanges, Option<ManxPortsInput>),
 }
 
@@ -109,7 +110,7 @@ pub struct ManxPortsInput {
     pub addresses: [Option<IpAddr>; 2],
     /// The source addresses of masqueraded packets that leave the cluster, for IPv4 and IPv6.
     pub outgoing: [Option<IpAddr>; 2],
-    /// The ports that receive ICMP messages about packets with these addresses.
+    /// The ports that receive ICMP messages about packets with the node's own address, for IPv4 and IPv6.
     pub icmp: [Option<PortId>; 2],
 }
 
@@ -125,9 +126,9 @@ pub struct Calculation {
     host_revision: Option<Revision>,
     /// The number of the newest revision.
     last_revision: u32,
-    /// The counter slots that are in use or kept, by their number.
+    /// The counter slots that tables use or have used and that are not reclaimed, by their number.
     counted: BTreeMap<u32, Counted>,
-    /// The number of slots that the last tables use.
+    /// The number of counter slots that the last tables use.
     named: usize,
     /// The counts of reclaimed slots that are not assigned to another rule yet. When a rule gets such a slot, it counts
     /// from this value on.
@@ -137,7 +138,7 @@ pub struct Calculation {
 }
 
 /// The revision of an endpoint's policy: the image's hash of the policy, and a number that flows store. Two different
-/// policies never have the same number. This holds for one pod, and for pods that have had the same address at
+/// policies of one pod never have the same number. The same holds for two pods that have had the same address at
 /// different times.
 #[derive(Clone, Copy)]
 struct Revision {
@@ -149,14 +150,15 @@ struct Revision {
 struct Counted {
     reason: Reason,
     noted: Vec<Noted>,
-    /// The version of the last tables that use the slot.
+    /// The version of the newest tables that use the slot.
     last: u64,
     /// The number of packets that the slot has counted for other rules before.
     base: u64,
 }
 
-/// Slots that no tables use are kept for some time, so that a policy that comes back continues its counts. They are
-/// reclaimed when there are more of them than this number, and more than the slots that the last tables use.
+/// Counter slots that no tables use are kept for some time, so that the counts of a policy continue if it is removed
+/// and added again. Unused slots are reclaimed when their number exceeds both this constant and the number of slots
+/// that the last tables use.
 const KEPT_SLOTS: usize = 1024;
 
 impl Calculation {
@@ -219,8 +221,8 @@ impl Calculation {
         }
     }
 
-    /// Stores changed routes in `tables`, which are in use. If `only` is given, the only change is whether these
-    /// addresses are services' addresses.
+    /// Stores changed routes in `tables`, which are in use. If `only` is given, the caller guarantees that nothing has
+    /// changed except whether these addresses are services' addresses.
     pub fn change_routes(
         &mut self,
         tables: &Tables,
@@ -230,9 +232,9 @@ impl Calculation {
         self.route_tables.change_in_place(tables, inputs, only)
     }
 
-    /// Returns the endpoints of the attached pods, by index. A pod has no endpoint before the cluster has its object,
-    /// because its policy depends on its labels. A pod also has no endpoint while its object lacks an address that the
-    /// agent has assigned to it, because other nodes would not know the sender.
+    /// Returns the endpoints of the attached pods, by index. A pod has no endpoint before its object is in the cluster,
+    /// because the pod's policy depends on the object's labels. A pod also has no endpoint while its object lacks an
+    /// address that the agent has assigned to it, because other nodes would not know the sender.
     fn endpoints(&mut self, inputs: &Inputs<'_>, image: &Image) -> Vec<Option<Endpoint>> {
         self.revisions.retain(|name, _| inputs.locals.contains_key(name));
         let len = inputs.locals.values().map(|local| local.index as usize + 1).max().unwrap_or(0);
@@ -343,7 +345,7 @@ impl Calculation {
         self.route_tables.routes.iter().map(|(net, via)| (*net, *via))
     }
 
-    /// Returns the reason whose packets a counter slot counts.
+    /// Returns the reason for the verdicts that a counter slot counts.
     pub fn reason(&self, slot: u32) -> Option<&Reason> {
         self.counted.get(&slot).map(|counted| &counted.reason)
     }
@@ -356,8 +358,8 @@ impl Calculation {
             .map(move |(slot, counted)| (&counted.reason, read(*slot).wrapping_sub(counted.base)))
     }
 
-    /// Returns, for each noted rule, the number of packets that matched it before another rule decided. Only slots that
-    /// are not reclaimed are included.
+    /// Returns, for each noted rule, the number of packets that matched the rule before a later rule decided them. Only
+    /// counter slots that are not reclaimed are included.
     pub fn noted(&self, read: impl Fn(u32) -> u64) -> BTreeMap<&Noted, u64> {
         let mut noted = BTreeMap::new();
         for (slot, counted) in &self.counted {
@@ -379,7 +381,7 @@ fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> InterfaceC
     let chain =
         |stage, direction| image.chain_at(host, stage, direction).unwrap_or(ChainId::MISSING);
     let both = |stage| Direction::ALL.map(|direction| chain(stage, direction));
-    // A chain without a policy decides nothing.
+    // A chain without a policy decides nothing, so it is left out.
     let asked = |chain: ChainId| {
         let decides = image.describe(chain).is_none_or(|it| !it.list.policies.is_empty());
         decides.then_some(chain)
@@ -392,8 +394,8 @@ fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> InterfaceC
     InterfaceChains { forward: both(Stage::Forward), owned: owned.then_some(rest) }
 }
 
-/// Returns the link to the host side of each pod, by the index of the pod's endpoint. Only pods that another plugin has
-/// connected have one.
+/// Returns the links to the host sides of the pods that another plugin has connected, by the index of the pod's
+/// endpoint.
 fn host_sides(inputs: &Inputs<'_>) -> Vec<Option<Link>> {
     let mut links = Vec::new();
     for local in inputs.locals.values() {

@@ -32,8 +32,8 @@ impl Interfaces<'_> {
             .or_else(|| self.all(model))
     }
 
-    /// Returns the host endpoint that applies to the tunnels. They count as an interface that no host endpoint can
-    /// name.
+    /// Returns the host endpoint that applies to the tunnels. The tunnels count as one interface, which no host
+    /// endpoint can name.
     pub fn tunnel_host_endpoint<'m>(&self, model: &'m Model) -> Option<&'m str> {
         self.all(model)
     }

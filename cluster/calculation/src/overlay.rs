@@ -42,8 +42,8 @@ impl Overlay {
         (overlay, pool.mode())
     }
 
-    /// Returns the headers that the overlay adds to packets. The MTU of a tunnel is smaller than the underlay's MTU by
-    /// their length.
+    /// Returns the headers that the overlay adds to packets. The MTU of a tunnel is the underlay's MTU minus the length
+    /// of these headers.
     pub const fn encapsulation(self) -> Encapsulation {
         match self {
             Self::Ipip => Encapsulation::Ipip,
@@ -58,7 +58,8 @@ impl Overlay {
     }
 
     /// Returns the prepared outer header of a tunnel, and the port by which its packets leave. `macs` are the nodes'
-    /// MAC addresses for inner frames. Returns `None` if they are not known yet.
+    /// MAC addresses for inner frames. Returns `None` while a MAC address that is needed is not known, or while the
+    /// overlay's own socket is not open.
     pub(crate) fn tunnel(
         self,
         underlay: &Underlay,
@@ -95,10 +96,10 @@ pub struct Underlay {
     pub raw: PortId,
     /// The packet socket on the uplink, and the MAC address of the uplink.
     pub packet_socket: Option<(PortId, [u8; 6])>,
-    /// The MAC address of the next hop for each peer that the packet socket can reach. The raw socket is used for other
-    /// peers.
+    /// The MAC address of the next hop for each peer that the packet socket can reach. Packets to other peers are sent
+    /// by the raw socket.
     pub next_hops: BTreeMap<Ipv4Addr, [u8; 6]>,
-    /// The sockets of overlays that have their own. A socket is opened when a tunnel needs it.
+    /// The sockets of overlays that have a socket of their own. A socket is opened when a tunnel needs it.
     pub sockets: Sockets,
 }
 

@@ -37,8 +37,9 @@ pub enum Route {
     Local,
     /// An address of this node itself.
     Node,
-    /// An address by which this node masquerades other addresses ([`Plan`](manx_ipam::plan::Plan)). As a destination,
-    /// it is treated like the node's own addresses. As a source, it is unknown.
+    /// An address by which this node masquerades other addresses ([`Plan`](manx_ipam::plan::Plan)). Packets to it are
+    /// treated like packets to the node's own addresses. Packets from it are treated like packets from an unknown
+    /// address.
     Masquerade,
     /// A block, borrowed address or tunnel address of another node. It is reached without encapsulation, through that
     /// node's address.
@@ -95,8 +96,8 @@ pub enum HostRoute {
     /// cannot be reached. For a tunnel, `source` is the node's tunnel address, because the far node checks that its
     /// route to the inner source leads to this node.
     Manx {
-        /// The node's source address. If it is `None`, the kernel chooses it. A node without a tunnel address gets no
-        /// replies through a tunnel.
+        /// The source address that the node uses. If it is `None`, the kernel chooses the address. A node without a
+        /// tunnel address gets no replies through a tunnel.
         source: Option<IpAddr>,
     },
     /// The route leads to another node without encapsulation, by the node's own routes.
@@ -122,7 +123,7 @@ pub struct HostNetwork {
     /// The route to each block, and to each borrowed address of pods and tunnels. A prefix has one route, or one for each
     /// of several routers.
     pub blocks: Vec<(IpNet, HostRoute)>,
-    /// The node's own addresses. No host beyond the uplink has them.
+    /// The node's own addresses. No host beyond the uplink has one of these addresses.
     pub own: BTreeSet<IpAddr>,
     /// Whether the routes through routers ([`HostRoute::Router`]) are not known yet. The routes of the last agent then
     /// stay.
@@ -136,7 +137,7 @@ pub struct Topology {
     pub ipam: Ipam,
     /// The route of each prefix.
     pub prefixes: BTreeMap<IpNet, Route>,
-    /// This node's blocks, from which its pods get addresses. With Calico's IPAM there may be none yet.
+    /// This node's blocks, from which its pods get addresses. With Calico's IPAM the node may have no block yet.
     pub blocks: Vec<IpNet>,
     /// The source addresses of the node's own packets to remote pods. They are in the node's blocks, except addresses
     /// that Calico's IPAM has assigned to the node's tunnels from elsewhere.
@@ -144,7 +145,7 @@ pub struct Topology {
     /// The node's own addresses. They are compared with the `expectedIPs` of a host endpoint to find the host endpoint
     /// of the uplink.
     pub addresses: Vec<IpAddr>,
-    /// The address to which other nodes send tunnel packets.
+    /// The address to which other nodes send tunnel packets for this node.
     pub underlay: Option<Ipv4Addr>,
     /// The nodes that send tunnel packets to this node, each with the overlay. The pools of this node's own blocks
     /// determine the overlay.
@@ -153,9 +154,9 @@ pub struct Topology {
     pub vxlan_macs: BTreeMap<Ipv4Addr, [u8; 6]>,
     /// The blocks of other nodes that are in no pool, with the names of the nodes. These blocks cannot be reached.
     pub unpooled_blocks: BTreeMap<IpNet, String>,
-    /// Borrowed addresses that are in no pool. Pods can reach those that pods of this node borrow. The node itself
-    /// cannot reach any: its kernel has no route for them, because the node may need the address for another
-    /// destination.
+    /// Borrowed addresses that are in no pool. Pods can reach such an address if a pod of this node borrows it. The
+    /// node itself cannot reach any of them: its kernel has no route for them, because the node may need the address
+    /// for another destination.
     pub unpooled_borrowed: BTreeSet<IpNet>,
     /// The addresses whose routes do not lead to the pods that name them.
     pub unrouted: UnroutedAddresses,
@@ -164,7 +165,7 @@ pub struct Topology {
     pub connects_pods: bool,
 }
 
-/// The reason why a node needs an address, so that no pod may have it, wherever the address is.
+/// The reason why a node needs an address. No pod may have such an address, whatever pool or block contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReservedFor {
     /// The API server.

@@ -40,7 +40,8 @@ pub(super) fn check<'a>(contents: &'a Contents, scene: &Scene<'a>, report: &mut 
     }
 }
 
-/// Returns the reason why labels match no node with an address, or `None` if they match one.
+/// Returns the reason why no node with an address has matching labels. Returns `None` if there is
+/// such a node.
 fn why_none(labels: &LabelSelector, nodes: &BTreeMap<String, Node>) -> Option<String> {
     let selector = label_selector(labels);
     let fitting: Vec<(&String, &Node)> =

@@ -7,7 +7,7 @@ use manx_policy_compiler::selector::{LabelSource, Selector};
 
 /// The maximum number of values or names that a message lists.
 const LISTED: usize = 5;
-/// The maximum number of parts, among those that an object does not match, that a message lists.
+/// The maximum number of parts that a message lists, among those that an object does not match.
 const LACKS: usize = 3;
 
 /// One part of a selector. An object matches the selector if and only if it matches all parts.
@@ -41,9 +41,9 @@ impl Whose {
 
 /// A label that a part requires.
 pub(super) struct Wanted<'s> {
-    /// The key in the form that selectors use.
+    /// The key as a selector contains it, which may have a prefix for the namespace or the service account.
     pub(super) seen: &'s str,
-    /// The key in the form that its object contains.
+    /// The key as the labels of the object contain it, without such a prefix.
     pub(super) key: &'s str,
     /// The values that the label may have. If the list is empty, any value matches.
     pub(super) values: Vec<&'s str>,
@@ -65,7 +65,8 @@ impl<'s> Part<'s> {
         self.asks_for_label() && self.whose() == Whose::Own
     }
 
-    /// Returns whether the part concerns only an object's place: its namespace, and whether it is a pod.
+    /// Returns whether the part concerns only where an object is and what it is: its namespace, and whether it is a
+    /// pod.
     pub(super) fn is_of_place(self) -> bool {
         let keys = self.0.keys();
         !keys.is_empty() && keys.iter().all(|key| [NAMESPACE, ORCHESTRATOR].contains(key))
@@ -103,7 +104,7 @@ impl<'s> Part<'s> {
         format!("{before}{}", self.text())
     }
 
-    /// Returns the requirement as text, without these first words.
+    /// Returns the requirement as text, without the words about the object that has the label.
     pub(super) fn text(self) -> String {
         match self.label() {
             Some(Wanted { values, .. }) if self.whose() == Whose::AccountName => {

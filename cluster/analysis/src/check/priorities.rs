@@ -104,7 +104,8 @@ fn at_local(
             if packets.is_empty() {
                 continue;
             }
-            // Packets are left out if an earlier rule of the second policy, or a policy before both, decides them.
+            // A packet does not count if an earlier rule of the second policy decides it, or a policy that comes before
+            // both.
             let own = cells.policies[second.policy].policy.rules(direction).unwrap_or_default();
             for before in own.iter().take_while(|it| it.index < second.index) {
                 packets.subtract(&cells.matched(before, direction, &pair, false));

@@ -1,4 +1,4 @@
-//! The objects as policy will see them when every pod of their workloads exists.
+//! The objects as policy sees them when every workload has made its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -42,7 +42,8 @@ pub(super) struct Member<'m> {
     pub(super) labels: LabelView<'m>,
     pub(super) ports: Vec<&'m NamedPort>,
     pub(super) role: Role,
-    /// The workload whose pods this member stands for, if there is one. Its controller gives these pods further labels.
+    /// The workload whose pods this member stands for, if there is one. The workload's controller gives these pods
+    /// further labels.
     pub(super) workload: Option<(&'m ObjectKey, &'m Workload)>,
     /// The pod's object, if the member is a pod.
     pub(super) pod: Option<&'m Pod>,
@@ -51,8 +52,8 @@ pub(super) struct Member<'m> {
 }
 
 impl Member<'_> {
-    /// Returns whether a selector matches the member. If the member stands for the pods of a workload, the result is
-    /// whether the selector may match one of them.
+    /// Returns whether a selector matches the member. If the member stands for the pods of a workload, returns whether
+    /// the selector may match one of these pods.
     pub(super) fn fits(&self, selector: &Selector) -> bool {
         selector.matches(&self.labels)
             || self.workload.is_some_and(|(key, workload)| {
@@ -245,8 +246,8 @@ fn pod_of(workload: &ObjectKey) -> ObjectKey {
     ObjectKey { kind: Kind::Pod, name, ..workload.clone() }
 }
 
-/// Returns the pod as an endpoint, independently of where it runs and of its phase, because a message about a selector
-/// should not depend on the moment.
+/// Returns the pod in the form in which it is imported: as an endpoint, wherever it runs and whatever its phase is,
+/// because a message about a selector should not depend on the moment.
 fn to_be(pod: &Pod, address: Ipv6Addr) -> Pod {
     let pod_ips = vec![IpAddr::V6(address)];
     Pod { host_network: false, phase: None, deleting: false, pod_ips, ..pod.clone() }

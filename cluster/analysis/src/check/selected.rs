@@ -15,8 +15,7 @@ use manx_policy_compiler::selector::{LabelSource as _, Selector};
 use super::fields::Side;
 use super::scene::{Member, Role};
 
-/// The maximum number of members that one check may look at. A member that is looked at several times counts several
-/// times.
+/// The maximum number of members that one check may examine. A member counts each time it is examined.
 const MOST_LOOKS: usize = 3_000_000;
 
 /// The label whose value is the name of a namespace.
@@ -26,7 +25,7 @@ const NAME: &str = "projectcalico.org/name";
 /// not in the template.
 const OTHER: Kind = Kind::Workload(Controller::Other);
 
-/// See the module. Each check may make at most [`MOST_LOOKS`] looks; a lookup that would exceed this bound returns
+/// See the module. Each check may examine at most [`MOST_LOOKS`] members. A lookup that would exceed this bound returns
 /// `None`.
 pub(super) struct Selected<'m> {
     pub(super) members: &'m [Member<'m>],
@@ -81,8 +80,8 @@ impl<'m> Selected<'m> {
         self.members.iter().any(|member| member.role == Role::Endpoint)
     }
 
-    /// Counts members before the check looks at them. Returns `None` if the bound would be exceeded; the caller must
-    /// then not look at them.
+    /// Counts members before the check examines them. Returns `None` if the bound would be exceeded; the caller must
+    /// then not examine them.
     pub(super) fn spend(&mut self, looks: usize) -> Option<()> {
         let left = self.left.checked_sub(looks);
         self.incomplete |= left.is_none();
@@ -93,7 +92,7 @@ impl<'m> Selected<'m> {
     /// Returns the members that a selector matches, including pods on their nodes' network.
     pub(super) fn find(&mut self, selector: &Selector) -> Option<Rc<[usize]>> {
         if let Some(found) = self.found.get(selector).map(Rc::clone) {
-            // The caller will look at each of these members.
+            // The caller will examine each of these members.
             self.spend(found.len())?;
             return Some(found);
         }

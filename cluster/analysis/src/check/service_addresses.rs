@@ -24,8 +24,8 @@ use crate::explain::services;
 /// range.
 const WIDEST: [u8; 2] = [12, 64];
 
-/// If a net has at least this prefix length (IPv4, IPv6), it counts as inside the range of Services if one of its
-/// addresses is in the range.
+/// The prefix length (IPv4, IPv6) from which on every net is checked. A wider net is checked only if it is inside a
+/// range of Service addresses.
 const NARROW: [u8; 2] = [24, 112];
 
 /// The label of the pods that listen on the DNS Service's address on every node.
@@ -135,8 +135,8 @@ impl<'a> Known<'a> {
         known
     }
 
-    /// Returns a text about the content of a net, and the net's first Service. Returns `None` if the net is
-    /// wide or contains other addresses, too.
+    /// Returns a text about the Service addresses in a net, and the net's first Service. Returns `None` if the net is
+    /// too wide to be checked, contains no Service address, or contains other addresses, too.
     fn held(&self, net: IpNet) -> Option<(String, Named<'a>)> {
         let family = usize::from(net.addr().is_ipv6());
         let is_narrow = net.prefix_len() >= NARROW[family]

@@ -78,8 +78,9 @@ fn unreachable(cells: &Cells<'_, '_>, at: RuleAt) -> Option<Tally> {
     (!tally.takers.is_empty() && is_worth_telling(cells, at, &tally)).then_some(tally)
 }
 
-/// Adds what decides the packets of a family that a rule matches at a local end. Returns whether the result is the same
-/// at all ends. Returns `None` if the rule decides some of these packets.
+/// Adds to `tally` the rules and tier ends that decide the packets of a family that a rule matches at a local end.
+/// Returns whether the result is the same at all ends. Returns `None` if the rule itself decides some of these packets,
+/// or if the bound is reached.
 fn taken(
     cells: &Cells<'_, '_>,
     at: RuleAt,
@@ -179,7 +180,7 @@ fn tell<'a>(
     }
 }
 
-/// Returns a text about the rule or tier end that decides the most packets, and the number of others.
+/// Returns a text about the rule or tier end that decides the most packets, and about how many others there are.
 fn by(cells: &Cells<'_, '_>, at: RuleAt, takers: &BTreeMap<Taker, usize>) -> String {
     let Some((most, _)) = takers.iter().rev().max_by_key(|(_, count)| **count) else {
         return String::new();

@@ -28,9 +28,9 @@ impl<'a> Explainer<'a> {
         })
     }
 
-    /// Returns, from the ends of a service's port, those that clients of a node may get, with notes about the others.
-    /// If clients get none, all ends are marked as dropped, with the reason. All ends are kept if the node has no
-    /// tables, or if nodes do not translate the service.
+    /// Returns those ends of a service's port that clients of a node may get, with notes about the others. If clients
+    /// get none, returns all ends, marked as dropped, with the reason. If the node has no tables, or if nodes do not
+    /// translate the service, returns all ends unchanged.
     pub(super) fn backends(
         &self,
         ends: Vec<(String, PacketSpec)>,

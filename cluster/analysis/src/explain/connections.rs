@@ -1,8 +1,8 @@
 //! The connections that policy decides about when a client connects to a service.
 //!
-//! Whatever translates a service's address decides which endpoints a client may get, and which source address they see.
-//! Policy judges the connections that result. `published` describes the translation by kube-proxy, and `translated` the
-//! translation by Manx.
+//! Manx or kube-proxy translates a service's address. The translation determines which endpoints a client may get, and
+//! which source address these endpoints see. Policy judges the resulting connections. `published` describes the
+//! translation by kube-proxy, and `translated` the translation by Manx.
 
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_oracle::Party;

@@ -3,9 +3,9 @@
 //!
 //! kube-proxy translates in the kernel of the node that receives the packet. With `externalTrafficPolicy: Cluster` the
 //! node masquerades every client, so the endpoint sees an address of that node. With `Local` the node does not
-//! masquerade, and uses only its own endpoints. The translated connection is like any other. Its source is the address
-//! that the endpoint sees. So one connection from a pod results in several: from the pod to the published address,
-//! which the pod's egress policy sees untranslated, and from there to each endpoint.
+//! masquerade, and uses only its own endpoints. Policy treats the translated connection like any other. Its source is
+//! the address that the endpoint sees. So one connection from a pod results in several: from the pod to the published
+//! address, which the pod's egress policy sees untranslated, and from there to each endpoint.
 //!
 //! Source: Kubernetes documentation, "Using Source IP"; `docs/kubernetes.md`, "What a node forwards".
 
@@ -46,7 +46,7 @@ impl Explainer<'_> {
         let client = self.parties.named(from, &mut Vec::new())?.into_iter().next();
         let is_pod = matches!(client, Some(Party::Pod { .. }));
         let clients_node = client.as_ref().and_then(|it| self.oracle.node(it)).map(str::to_owned);
-        // A packet to an external address leaves the client's node only if that node does not translate the address.
+        // The client's node translates an external address itself, so the packet does not leave this node untranslated.
         let at = node.clone().or_else(|| clients_node.clone());
         let name = format!("svc/{}/{}", key.namespace, key.name);
         let Destinations { ends, mut notes } =
@@ -83,8 +83,8 @@ impl Explainer<'_> {
     }
 
     /// Returns the connections to a service that keeps the client's address: one to each endpoint on `at`, the node
-    /// that receives the packet. `direct` is the connection to the published address, which is the result, with the
-    /// reason, if it is dropped there.
+    /// that receives the packet. `direct` is the connection to the published address. If the packet is dropped,
+    /// `direct` is the only result, with the reason.
     fn keeping_client(
         &self,
         (direct, is_pod): (Asked, bool),
@@ -149,11 +149,12 @@ impl Explainer<'_> {
         let own = object.internal_ips.iter().copied().find(of_family);
         let by_manx = self.routes.node(node).and_then(|node| {
             let all = node.plan.masquerade_addresses();
-            // If there is none, the kernel uses another address of the node.
+            // If Manx has no such address on the node, the kernel uses another address of the node.
             if all.is_empty() { own } else { all.iter().copied().find(of_family) }
         });
         let seen = match route {
-            // A node without a block for pods has no interface of Manx.
+            // A node without a block for pods has no interface of Manx, and Manx carries neither direct packets nor
+            // those that leave the cluster.
             None | Some(Route::Direct(_) | Route::World) => own,
             Some(
                 Route::Local

@@ -47,7 +47,8 @@ impl Destinations {
 
 impl Explainer<'_> {
     /// Like [`Explainer::ends`], for a destination: the address of a service stands for its endpoints, and the port of
-    /// the service for theirs. For a client on `node`, the endpoints are those that a new connection may get.
+    /// the service stands for the port of each endpoint. For a client on `node`, the endpoints are those that a new
+    /// connection may get.
     pub fn destinations(
         &self,
         text: &str,
@@ -168,8 +169,8 @@ pub(super) fn service_of<'a>(
 /// Ends with the port of each, and a note about the translation.
 type Translated = (Vec<(String, u16)>, Option<String>);
 
-/// Returns the port of each end for a port of the service, and a note. An end that has no port of the required name is
-/// left out. A port that the service does not have is used unchanged.
+/// Returns, for a port of the service, the port of each end, and a note. An end that has no port of the required name
+/// is left out. If the service does not have the port, each end has the same port.
 fn translate(
     ends: Vec<String>,
     (key, service): (&ObjectKey, &Service),
@@ -205,7 +206,7 @@ fn translate(
     Ok((ends, Some(format!("port {port} of {key} is port {targets} of its endpoints"))))
 }
 
-/// Returns the port that a named target port of a service stands for at an end. For a pod it is the pod's port of that
+/// Returns the port number that a named target port of a service has at an end. For a pod it is the pod's port of that
 /// name, and for an address it is the port in the service's slices.
 fn named(
     (name, wanted): (&str, &ServicePort),

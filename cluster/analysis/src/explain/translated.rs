@@ -36,7 +36,7 @@ struct AskedFor<'a> {
 
 /// The treatment of a connection to a port that no service and no pod has.
 enum Untranslated {
-    /// It is dropped, for this reason.
+    /// The connection is dropped, for this reason.
     Dropped(String),
     /// Policy judges it untranslated, and this note is added.
     AsAsked(String),

@@ -1,9 +1,9 @@
 //! The interfaces of nodes that a packet passes on its way between two parties.
 //!
 //! The packet leaves the source's node and arrives at the destination's node on the uplink or in a tunnel. The
-//! topologies of the nodes decide which; the agents use the same topologies for their routes. A packet between pods of
-//! one node, or between a node and its own pods, passes no interface. If a node has no object or no block, its routes
-//! are not known, and its packets are assumed to pass its uplink.
+//! topologies of the nodes decide which of the two; the agents use the same topologies for their routes. A packet
+//! between pods of one node, or between a node and its own pods, passes no interface. If a node has no object or no
+//! block, its routes are not known, and its packets are assumed to pass its uplink.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use manx_oracle::{Crossing, Direction, Packet, Party};
 use super::Explainer;
 use crate::routes::Routes;
 
-/// The name that stands for the tunnels as an interface. No host endpoint can have this name.
+/// The name that explanations use for the tunnels as an interface. No host endpoint can have this name.
 const TUNNELS: &str = "its tunnels";
 
 /// See the module.

@@ -1,4 +1,4 @@
-//! The services that pass between any two groups.
+//! The services that pass between any two groups. A service is a protocol with a port, or an ICMP type with a code.
 
 use std::collections::HashMap;
 
@@ -17,11 +17,11 @@ const ALL: u32 = 1;
 /// The value for a pair that does not exist.
 const ABSENT: u32 = u32::MAX;
 
-/// The services that pass between any two groups, by family.
+/// For any two groups and each family, the services that pass from one to the other.
 #[derive(Debug)]
 pub(super) struct Cells {
-    /// For each family, the number of the services of each pair of groups: rows are sources, and a row's destinations
-    /// are adjacent. Empty if no group has the family.
+    /// For each family and each pair of groups, the number of a set of services in `services`. The sources are rows,
+    /// and the destinations of one source are adjacent. Empty if no group has the family.
     all: [Vec<u32>; 2],
     groups: usize,
     services: Vec<PacketSet>,
@@ -34,11 +34,11 @@ struct Reader<'a> {
     image: &'a Image,
     family: Family,
     services: Interned,
-    /// The number of the services of each row.
+    /// For each row of the image, the number of its set of services.
     rows: Vec<u32>,
-    /// The services of chains that have no rows.
+    /// The numbers of the sets of services of chains that have no rows.
     rules: HashMap<Lookups, u32>,
-    /// The intersection of two sets of services, by their numbers.
+    /// The intersection of two sets of services. All three are given by their numbers.
     both: HashMap<(u32, u32), u32>,
     by_source: bool,
 }
@@ -96,7 +96,7 @@ impl Cells {
     }
 }
 
-/// The way in which a pair of groups is decided in one family.
+/// How a pair of groups is decided in one family.
 pub(super) enum Pair {
     /// The policies of both ends decide.
     Policy(End, End),
@@ -106,7 +106,7 @@ pub(super) enum Pair {
     Dropped,
 }
 
-/// Returns the pair of two groups in a family, if it exists.
+/// Returns how a pair of groups is decided in a family. Returns `None` if the matrix has no such pair.
 pub(super) fn pair(nodes: &[NodeKind], family: Family, from: &Group, to: &Group) -> Option<Pair> {
     let end = |group: &Group| group.ends[family as usize];
     let of_node = |kind: usize| nodes.get(kind)?.ends[family as usize];
@@ -143,7 +143,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the services that the policies of `local` allow.
+    /// Returns the number of the set of services that the policies of `local` allow in a direction.
     fn side(&mut self, direction: Direction, local: &End, peer: &End) -> u32 {
         let Some(chain) = local.chain(direction) else { return ALL };
         let place = self.image.lookups(chain, local.identity, peer.identity);

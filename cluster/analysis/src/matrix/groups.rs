@@ -21,14 +21,14 @@ pub(super) struct Group {
     pub(super) ends: [Option<End>; 2],
 }
 
-/// The place of a group's ends.
+/// The kind of ends that a group contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Pods, on nodes of this kind.
     Pods { own: Option<usize> },
     /// The node that a pod runs on.
     OwnNode,
-    /// All nodes of this kind, except the pod's own.
+    /// All nodes of this kind, except the node of the pod at the other end.
     Nodes(usize),
     /// Addresses outside the cluster.
     Outside,
@@ -58,7 +58,8 @@ pub(super) struct NodeKind {
 type AddressKey = (Option<u32>, Option<[ChainId; 2]>, Option<Identity>);
 type Key = (Option<usize>, [Option<AddressKey>; 2]);
 
-/// A pod with its group. It is only one address of the pod if policy distinguishes between the pod's addresses.
+/// A pod, with its group. If policy distinguishes between the pod's addresses, this is only one of them, and `address`
+/// names it.
 #[derive(Debug)]
 pub(super) struct GroupedPod {
     pub(super) name: ObjectName,
@@ -156,7 +157,7 @@ impl End {
         Family::from_address(self.address)
     }
 
-    /// If a chain is evaluated rule by rule, its result depends on the identity of its own end.
+    /// If a chain is evaluated rule by rule, the result depends on the identity of the end that has the chain.
     fn key(&self, image: &Image) -> AddressKey {
         let mut chains = self.chains.iter().flatten();
         let looks = chains.any(|chain| image.is_linear(*chain));

@@ -4,8 +4,9 @@
 //! One image is compiled as if every pod were local, so that every pod has its chains. A group consists of ends that
 //! the tables cannot distinguish (`groups`). The verdict between two groups comes from two rows: the services that the
 //! source's egress chain allows to the destination's class, and the services that the destination's ingress chain
-//! allows from the source's class. Services in both rows pass (`services`). A [`Party`] is a row and a column for
-//! users. It contains the pods of one workload if they are all in one group, and otherwise a single pod.
+//! allows from the source's class. Services in both rows pass. A service here is a protocol with a port, not an object
+//! of Kubernetes. A [`Party`] is a row and a column of the matrix that users see. It contains the pods of one workload
+//! if they are all in one group, and otherwise a single pod.
 //!
 //! Law: a cell equals the oracle's verdict on every pair of pods of its two parties, for every packet from
 //! [`Packet::EPHEMERAL`].

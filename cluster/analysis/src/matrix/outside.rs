@@ -58,7 +58,7 @@ pub(super) struct Outside {
     pub(super) asked: BTreeMap<IpNet, Held>,
 }
 
-/// The groups that contain those addresses of a net that belong to no object.
+/// The groups that contain the addresses of a net, except addresses that belong to objects.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Indexes of [`Outside::nets`].

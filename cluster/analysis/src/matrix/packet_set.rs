@@ -1,4 +1,5 @@
-//! Sets of services in a normal form. A set of services is a set of packets.
+//! Sets of services in a normal form. A service is a protocol with a port, an ICMP type with a code, or a protocol
+//! without ports. A set of services is a set of packets.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use manx_policy_compiler::image::{Decisions, PathId, Run};
 use manx_policy_compiler::model::{Family, ICMP, ICMPV6, Protocol};
 use manx_policy_compiler::packets::Ranges;
 
-/// The protocol numbers that have their own kind. The last of [`KINDS`] never contains them.
+/// The protocol numbers that have a kind of their own. The last of [`KINDS`], for other protocols, never contains them.
 const OWN_KIND: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
 
 /// The names of the kinds of service, in order: three kinds with ports, ICMP with types and codes, and the other
@@ -20,7 +21,8 @@ pub const OF_ICMP: usize = 3;
 /// The index of the other protocols in [`KINDS`].
 pub const OF_OTHERS: usize = 4;
 
-/// A set of packets: for each [kind](KINDS), ranges of keys. Equal sets are equal values, and their texts are equal.
+/// A set of packets. For each [kind](KINDS), it has ranges of keys: destination ports, ICMP types with codes, or
+/// protocol numbers. Equal sets are equal values, and their texts are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PacketSet(pub [Ranges; 5]);
 
@@ -78,7 +80,7 @@ impl PacketSet {
     }
 }
 
-/// Returns the packet of a [kind](KINDS) with this key. It comes from the matrix's source port.
+/// Returns the packet of a [kind](KINDS) with this key. Its source port is that of the matrix.
 pub fn packet(kind: usize, key: u16, family: Family) -> Packet {
     match (Protocol::ALL.get(kind), key.to_be_bytes()) {
         (Some(protocol), _) => Packet::to_port(protocol.number(), Some(key)),

@@ -42,7 +42,8 @@ pub enum PartyKind {
     Nodes(Vec<String>),
     /// Addresses in these nets, except addresses of smaller nets and of objects.
     Nets(Vec<IpNet>),
-    /// Addresses that no object names. The list contains those that were requested.
+    /// Addresses that no object names. The list contains those of these addresses that were
+    /// requested.
     Outside(Vec<IpAddr>),
 }
 
@@ -63,7 +64,7 @@ impl Party {
         }
     }
 
-    /// Returns whether it consists of pods.
+    /// Returns whether the party consists of pods.
     pub fn is_pods(&self) -> bool {
         !self.pods.is_empty()
     }
@@ -104,7 +105,7 @@ impl fmt::Display for Party {
     }
 }
 
-/// Writes up to three of them by name.
+/// Writes a list: `one` or `many` as its title, and at most three of the items in `all`.
 fn several<T: fmt::Display>(
     f: &mut fmt::Formatter<'_>,
     one: &str,

@@ -26,7 +26,7 @@ impl Filter {
     }
 }
 
-/// The sources and destinations that are shown. It gives the content of each pair.
+/// The part of a matrix that a filter shows: its sources and its destinations.
 #[derive(Debug)]
 pub struct View<'a> {
     matrix: &'a Matrix,
@@ -51,10 +51,10 @@ pub struct Line {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
     pub sources: Vec<usize>,
-    /// The row of these sources, without the destinations that they do not reach. Destinations with equal content are
-    /// in one line.
+    /// The row of these sources. Destinations with equal content are in one line. Destinations that the sources do not
+    /// reach are in `none`.
     pub lines: Vec<Line>,
-    /// The destinations that they do not reach, with the reason if it was requested.
+    /// The destinations that these sources do not reach, with the reason if it was requested.
     pub none: Vec<Line>,
 }
 
@@ -154,8 +154,8 @@ impl<'a> View<'a> {
         (self.matrix.group(party), self.is_in_namespace(party))
     }
 
-    /// Returns the number of a pair's content, or 0 if the pair is not shown. A pod and itself have the same number as
-    /// the pod and another pod of its group, so that rows of one group are equal.
+    /// Returns the number of a pair's content, or 0 if the pair is not shown. The pair of a pod with itself gets the
+    /// number of the pod with another pod of its group, so that rows of one group are equal.
     fn number(&self, from: usize, to: usize, values: &mut Values) -> usize {
         let is_shown = self.filter.namespaces.is_empty()
             || self.is_in_namespace(from)

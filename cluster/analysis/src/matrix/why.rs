@@ -16,7 +16,7 @@ use super::groups::End;
 use super::packet_set::PacketSet;
 use super::parties::PartyKind;
 
-/// The reasons at the ends of many cells, as texts by number. Each place of the tables is read only once.
+/// The reasons at the ends of many cells, as texts with numbers. Each entry of the tables is read only once.
 #[derive(Debug, Default)]
 pub struct Whys {
     texts: Vec<String>,
@@ -25,8 +25,8 @@ pub struct Whys {
 }
 
 impl Whys {
-    /// Returns the numbers of the reasons between two groups, at the source and at the destination. Returns `None` if
-    /// there is no such pair.
+    /// Returns the numbers of the reasons for a pair of groups: the reason at the source, and the reason at the
+    /// destination. Returns `None` if the matrix has no such pair.
     pub fn numbers(
         &mut self,
         matrix: &Matrix,

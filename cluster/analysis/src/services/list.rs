@@ -134,8 +134,8 @@ impl ServiceTables<'_> {
         zones
     }
 
-    /// Returns nodes that stand for all others: each node has the same backends as one of these nodes or the seat. They
-    /// are the nodes that endpoints and hints name, and one node of each zone.
+    /// Returns some nodes, so that every other node has the same backends as one of them or as the node `seat`. They
+    /// are the nodes that endpoints and hints name, and one other node of each zone.
     fn stand_ins<'a>(
         &'a self,
         view: &ServiceView,
@@ -160,8 +160,8 @@ impl ServiceTables<'_> {
     }
 }
 
-/// Completes the row of a Service for one of its ports. `fates` are the fates of the port's endpoints at different
-/// nodes. `unserved` is the reason why nodes do not serve the port for health checks.
+/// Completes the row of a Service for one of its ports. `fates` has, for each examined node, whether connections get
+/// each of the port's endpoints there. `unserved` is the reason why nodes do not serve the port for health checks.
 fn port_row(
     of_service: Row,
     (view, port): (&ServiceView, &PortView),

@@ -31,7 +31,7 @@ pub struct ShownService<'a> {
     pub without_tables: Vec<String>,
     /// The reason why nothing of the Service is translated. If it is present, the following fields have no meaning.
     pub left_alone: Option<String>,
-    /// The Service's settings for its clients that take effect.
+    /// Those settings of the Service for its clients that take effect.
     pub traffic: Traffic,
     /// The answer to load balancers, if the Service has a health check.
     pub health_check: Option<ShownHealthCheck>,
@@ -80,7 +80,7 @@ pub struct Group {
     pub of_nodes: BTreeMap<usize, Vec<FrontendView>>,
     /// The endpoints, by address, port and node.
     pub endpoints: BTreeMap<End, Fate>,
-    /// The nodes that refuse their clients, because there is no backend.
+    /// The nodes that refuse the connections of their clients, because there is no backend.
     pub refused: Nodes,
     /// The nodes that drop the packets of their clients, because only other nodes have a backend.
     pub dropped: Nodes,

@@ -16,7 +16,7 @@ pub struct Traffic {
     pub external_local: Option<bool>,
     /// The number of seconds for which a client keeps its backend, if the Service has client affinity.
     pub affinity: Option<u32>,
-    /// `loadBalancerSourceRanges`, if they exclude clients of any address.
+    /// `loadBalancerSourceRanges`, if they limit the clients of at least one address. Otherwise empty.
     pub source_ranges: Vec<IpNet>,
 }
 

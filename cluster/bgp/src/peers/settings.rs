@@ -9,7 +9,7 @@ use manx_objects::object::{Kind, Object};
 use super::PeeringNode;
 use crate::export::Priorities;
 
-/// The autonomous system of a cluster whose settings have none.
+/// The autonomous system of a cluster whose settings do not contain one.
 pub(super) const SYSTEM: u32 = 64512;
 
 /// See the module.
@@ -61,7 +61,8 @@ impl<'a> Settings<'a> {
         own.or_else(|| self.default.and_then(|it| it.listen_port))
     }
 
-    /// The communities of the routes that a node announces. If its own settings have some, those of all nodes do not apply.
+    /// The communities of the routes that a node announces. If the node's own settings have communities, those of the
+    /// settings for all nodes do not apply.
     pub(super) fn advertisements_of(&self, node: &str) -> &'a [Advertisement] {
         let own = self.nodes.get(node).copied().filter(|it| !it.advertisements.is_empty());
         own.or(self.default).map(|it| &*it.advertisements).unwrap_or_default()

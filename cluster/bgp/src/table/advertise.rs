@@ -18,12 +18,13 @@ use crate::filter::Filters;
 use crate::path::{Attributes, Update};
 use crate::peer::Peer;
 
-/// The most cached results, and the greatest weight of their attributes.
+/// The limits of the cache: the number of results, and the total weight of their attributes. At a limit, all are
+/// removed.
 const MOST: usize = 16 * 1024;
 const MOST_WEIGHT: usize = 8 << 20;
 
-/// The key of a result: the group of peers with equal announcements, the attributes' address in memory, and the peer that
-/// announced the path. For a route of this node itself the last two are zero and `None`.
+/// The key of a result: the group of peers with equal announcements, the attributes' address in memory, and the number
+/// of the peer that announced the path. For a route of this node itself, the address is 0 and the peer is `None`.
 type Key = (u64, usize, Option<u32>);
 
 /// A cache of results for groups of peers, until something changes on which a result depends.
@@ -32,7 +33,7 @@ type Key = (u64, usize, Option<u32>);
 #[derive(Debug)]
 pub(super) struct Cache {
     results: HashMap<Key, (Option<Arc<Attributes>>, Advertised), RandomState>,
-    /// Equal results are shared, so that their prefixes can be announced together.
+    /// Equal results are stored once, so that their prefixes can be announced in one message.
     announced: Interner,
     /// The total weight of the results' attributes.
     weight: usize,
@@ -52,7 +53,7 @@ impl Cache {
     }
 }
 
-/// The parts of the table from which announcements follow.
+/// The parts of the table that determine the announcements.
 pub(super) struct Advertiser<'a> {
     pub(super) configuration: &'a Configuration,
     pub(super) states: &'a [State],
@@ -135,7 +136,7 @@ pub(super) fn path(states: &[State], stored: &Stored) -> Path {
 pub(super) struct News {
     pub(super) withdrawn: Vec<IpNet>,
     announced: Vec<(Arc<Attributes>, Vec<IpNet>)>,
-    /// The index of attributes in the list, by their address in memory.
+    /// The index in `announced` of each set of attributes, by its address in memory.
     places: HashMap<usize, usize, RandomState>,
     pub(super) count: usize,
 }
@@ -146,7 +147,7 @@ impl News {
         self.withdrawn.push(prefix);
     }
 
-    /// Announces a prefix. Equal attributes have one address, because they were interned.
+    /// Announces a prefix. Equal attributes have the same address in memory, because they were interned.
     pub(super) fn announce(&mut self, attributes: Arc<Attributes>, prefix: IpNet) {
         self.count += 1;
         if let Some((last, prefixes)) = self.announced.last_mut()

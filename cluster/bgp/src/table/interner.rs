@@ -11,10 +11,10 @@ use hashbrown::HashTable;
 use super::taken;
 use crate::path::Attributes;
 
-/// The least number of stored attributes at which unused ones are removed.
+/// The lowest value of the limit `Interner::most`.
 const SPARE: usize = 1024;
 
-/// The least total [`weight`] at which unused ones are removed.
+/// The lowest value of the limit `Interner::most_weight`, in bytes as `taken::weight` counts them.
 const SPARE_WEIGHT: usize = 1 << 20;
 
 /// See the module.
@@ -23,9 +23,9 @@ pub(super) struct Interner {
     /// The attributes, each with its hash, so that the table can grow without hashing all of them again.
     all: HashTable<(u64, Arc<Attributes>)>,
     hasher: RandomState,
-    /// The number of attributes at which unused ones are removed next.
+    /// The number of stored attributes at which unused ones are removed the next time.
     most: usize,
-    /// The total weight, and the weight at which unused ones are removed next.
+    /// The total weight of the stored attributes, and the total weight at which unused ones are removed the next time.
     weight: usize,
     most_weight: usize,
 }

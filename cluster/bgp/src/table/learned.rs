@@ -11,12 +11,12 @@ use super::session::State;
 use super::values::Learned;
 use crate::decision::{self, Path};
 
-/// The most next hops of one prefix: as many as BIRD's `merge paths on` takes without a `limit` of its own (BIRD User's
+/// The maximum number of next hops of one prefix. BIRD's `merge paths on` has the same default limit (BIRD User's
 /// Guide, protocol Kernel).
 pub(super) const MOST_NEXT_HOPS: usize = 16;
 
-/// The most prefixes that one call reads for the next hops. If each has paths of 100 peers, a call takes some 20 ms, during
-/// which sessions wait.
+/// The maximum number of prefixes that one call reads. If each prefix has paths of 100 peers, a call takes some 20 ms,
+/// and no session is served during this time.
 pub(super) const PART: usize = 4 * 1024;
 
 /// The peers whose paths are considered.
@@ -36,8 +36,8 @@ impl Meant<'_> {
         decision::used(&paths).into_iter().map(of).collect()
     }
 
-    /// Appends the next hops of a range of the prefixes: those of the used paths, each once, the best one first. Returns
-    /// where the next range begins.
+    /// Appends the next hops of a part of the prefixes, each next hop of a prefix once, the best one first. Returns
+    /// where the next part begins.
     pub(super) fn next_hops(
         &self,
         routes: &Routes,
@@ -45,8 +45,8 @@ impl Meant<'_> {
         all: &mut Vec<(IpNet, IpAddr)>,
     ) -> Option<usize> {
         for entry in routes.part(from, PART)?.filter(|it| it.own.is_none()) {
-            // A path of another peer may have excluded one of these by `MULTI_EXIT_DISC`, so all of these are compared
-            // again.
+            // The paths of these peers are compared again, because a path of another peer may have excluded one of them
+            // by `MULTI_EXIT_DISC`.
             let begin = all.len();
             for Learned { next_hop, .. } in self.used(entry) {
                 let row = (entry.prefix, next_hop);
@@ -59,8 +59,8 @@ impl Meant<'_> {
     }
 }
 
-/// Adds a range of the announced prefixes to the first ones of each family, in their order. At most `most` of a family are
-/// kept. Returns where the next range begins.
+/// Reads a part of the prefixes that peers have announced, and adds them to `all`. Keeps the lowest `most` prefixes of
+/// each family. Returns where the next part begins.
 pub(super) fn first_prefixes(
     routes: &Routes,
     (most, from): (usize, usize),

@@ -60,7 +60,7 @@ impl Paths {
         self.as_mut_slice().iter_mut().find(|it| it.peer == peer)
     }
 
-    /// Adds a path of a peer that has none here, as the last one.
+    /// Adds the path of a peer that has no path here yet. It becomes the last one.
     pub(super) fn push(&mut self, path: Stored) {
         *self = match mem::take(self) {
             Self::None => Self::One(path),

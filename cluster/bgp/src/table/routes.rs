@@ -25,16 +25,17 @@ pub(super) struct Entry {
     pub(super) prefix: IpNet,
     /// The kind of the prefix, if it is this node's own.
     pub(super) own: Option<OwnRoute>,
-    /// Whether the rules for all peers allow its announcement; `None` if that was not determined since the rules changed.
+    /// Whether the rules for all peers allow the announcement of the prefix. `None` if they were not evaluated since
+    /// they changed.
     pub(super) is_allowed: Option<bool>,
-    /// The number of sessions to which it was announced and not withdrawn.
+    /// The number of sessions in which the prefix is announced.
     pub(super) holders: u32,
-    /// The position of its last change in the log. `u64::MAX`: this number is free.
+    /// The position of the prefix's last change in the log, or `NOWHERE`.
     at: u64,
     pub(super) paths: Paths,
 }
 
-/// The position that no prefix has.
+/// The position of an entry that is not in the log, because its prefix is new or its number is free.
 const NOWHERE: u64 = u64::MAX;
 
 /// See the module.
@@ -67,8 +68,8 @@ impl Routes {
         self.index.find(hash, |it| self.entries[*it as usize].prefix == prefix).copied()
     }
 
-    /// Returns the number of a prefix. A new prefix is stored, without a path. If it gets none, the caller
-    /// [removes](Self::remove_unused) it.
+    /// Returns the number of a prefix. If the prefix is new, stores it without a path. If it then gets no path, the
+    /// caller must [remove](Self::remove_unused) it.
     pub(super) fn number(&mut self, prefix: IpNet) -> u32 {
         if self.index.len() == self.index.capacity() {
             self.enlarge_index();
@@ -92,7 +93,8 @@ impl Routes {
         number
     }
 
-    /// Doubles the index. It reads the prefixes in memory order, which the index itself would not do when it grows.
+    /// Doubles the size of the index. This function reads the prefixes in memory order. If the index grew by itself, it
+    /// would read them in the order of their hashes, which is slower.
     fn enlarge_index(&mut self) {
         let Self { entries, index, hasher, .. } = self;
         let mut larger = HashTable::with_capacity(2 * index.len().max(4));
@@ -111,7 +113,8 @@ impl Routes {
         &mut self.entries[number as usize]
     }
 
-    /// Whether a prefix has a path of a peer. The number may be outdated.
+    /// Whether a prefix has a path of a peer. The number may be outdated: it may be free, or belong to another prefix
+    /// now.
     pub(super) fn has_path(&self, number: u32, peer: u32) -> bool {
         self.entries.get(number as usize).is_some_and(|it| it.paths.of(peer).is_some())
     }
@@ -122,14 +125,15 @@ impl Routes {
         self.entries.iter().filter(|it| it.is_used())
     }
 
-    /// The prefixes whose numbers are among `most` numbers from `from` on. Returns `None` if there are no such numbers.
+    /// Returns the prefixes with the `most` numbers from `from` on. Returns `None` if all numbers are lower than
+    /// `from`.
     pub(super) fn part(&self, from: usize, most: usize) -> Option<impl Iterator<Item = &Entry>> {
         let end = (from + most).min(self.entries.len());
         let part = self.entries.get(from..end).filter(|it| !it.is_empty())?;
         Some(part.iter().filter(|it| it.is_used()))
     }
 
-    /// Makes the rules for all peers be evaluated again.
+    /// Discards the stored results of the rules for all peers, so that the rules are evaluated again.
     pub(super) fn forget_rules(&mut self) {
         self.entries.iter_mut().for_each(|it| it.is_allowed = None);
     }
@@ -154,7 +158,7 @@ impl Routes {
             free.push(number);
         }
         if index.is_empty() {
-            // No number has a meaning any more, so the memory of a large table is freed.
+            // No number is in use any more, so the memory of a table that was large is freed.
             self.begin = self.end();
             (self.entries, self.free, self.log) = (Vec::new(), Vec::new(), Vec::new());
             self.index = HashTable::new();
@@ -171,7 +175,7 @@ impl Routes {
         self.begin + self.log.len() as u64
     }
 
-    /// The next prefix for a reader; moves the reader to the position after it.
+    /// Returns the next changed prefix for a reader, and moves the reader to the position after it.
     pub(super) fn read(&self, reader: &mut u64) -> Option<u32> {
         loop {
             *reader = (*reader).max(self.begin);

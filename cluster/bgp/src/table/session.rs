@@ -14,11 +14,12 @@ pub(super) struct State {
     pub(super) is_internal: bool,
     /// The peer's last identifier.
     pub(super) identifier: Ipv4Addr,
-    /// The numbers of the prefixes with a path of this peer, and of some that had one. A number may occur twice.
+    /// The numbers of the prefixes with a path of this peer. Prefixes that had such a path earlier may be included, and
+    /// a number may occur twice.
     pub(super) received: Vec<u32>,
     /// The number of prefixes with a path of this peer.
     pub(super) count: usize,
-    /// The number of these paths that are stale.
+    /// The number of these prefixes whose path is stale.
     pub(super) stale: usize,
     /// The total weight of the peer's paths.
     pub(super) weight: usize,
@@ -34,7 +35,8 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) opened: Opened,
-    /// The group of peers that get equal announcements. `None`: this peer has filters, and is in no group.
+    /// The group of peers that get equal announcements. `None` if this peer has filters, because it is then in no
+    /// group.
     pub(super) group: Option<u64>,
     /// The prefixes that were announced to the peer and not withdrawn.
     pub(super) announced: Bits,
@@ -42,7 +44,7 @@ pub(super) struct Session {
     pub(super) reader: u64,
     /// Whether End-of-RIB was sent.
     pub(super) has_ended: bool,
-    /// Whether the peer has got all routes and waits for changes.
+    /// Whether all routes were sent to the peer, so that it waits for changes.
     pub(super) rests: bool,
 }
 

@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use crate::filter::{self, Direction, FilterAction, Filters};
 use crate::path::Attributes;
 
-/// The weight of a path's attributes, in bytes: the parts whose size the peer can choose. Paths may share attributes; each
-/// path counts them.
+/// The weight of a path's attributes: the number of bytes of those parts whose size the peer can choose. If paths share
+/// attributes, each path counts them.
 pub(super) fn weight(attributes: &Attributes) -> usize {
     let Attributes { communities, large_communities, clusters, opaque, .. } = attributes;
     let opaque: usize = opaque.iter().map(|it| it.value.len()).sum();
@@ -36,7 +36,8 @@ pub(super) fn imported(
     }
 }
 
-/// A path's attributes without those that do not count from another autonomous system (RFC 4271, 5.1.5; RFC 4456, 8).
+/// Removes the attributes that must be ignored if they come from another autonomous system (RFC 4271, 5.1.5; RFC 4456,
+/// 8).
 pub(super) fn received(mut attributes: Arc<Attributes>, is_internal: bool) -> Arc<Attributes> {
     let Attributes { local_pref, originator, clusters, .. } = &*attributes;
     if !is_internal && (local_pref.is_some() || originator.is_some() || !clusters.is_empty()) {

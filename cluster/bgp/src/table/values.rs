@@ -20,13 +20,13 @@ pub struct Configuration {
     pub addresses: BTreeSet<IpAddr>,
     /// The peers, by their addresses.
     pub peers: BTreeMap<IpAddr, Peer>,
-    /// The filters of the peers that have some.
+    /// The filters of each peer that has filters.
     pub filters: BTreeMap<IpAddr, Filters>,
     /// The rules for announcing routes.
     pub exports: Exports,
-    /// The most prefixes of a peer that is no node.
+    /// The maximum number of prefixes of a peer that is not a node.
     pub prefixes: usize,
-    /// The most prefixes of a peer that is a node.
+    /// The maximum number of prefixes of a peer that is a node.
     pub prefixes_of_node: usize,
 }
 
@@ -63,8 +63,8 @@ pub struct Opened {
     pub identifier: Ipv4Addr,
     /// This node's address in the session. It is the next hop of this node's own routes.
     pub here: IpAddr,
-    /// Whether the peer has kept its forwarding state over a restart. Then its earlier paths stay valid until it has sent
-    /// all routes (RFC 4724, 4.2).
+    /// Whether the peer has kept its forwarding state over a restart. If it has, its earlier paths stay valid until it
+    /// has sent all routes (RFC 4724, 4.2).
     pub keeps_routes: bool,
     /// The current time.
     pub now: Duration,
@@ -79,8 +79,8 @@ pub enum Message {
     EndOfRib,
 }
 
-/// A peer has announced more prefixes than allowed, or more bytes of attributes than that many prefixes need. The session
-/// must be closed (RFC 4486).
+/// A peer has announced more prefixes than allowed, or more bytes of attributes than are allowed for that many
+/// prefixes. The session must be closed (RFC 4486).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyPrefixes {
     /// The greatest allowed number of prefixes.
@@ -90,12 +90,12 @@ pub struct TooManyPrefixes {
 /// The numbers of prefixes in both directions of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// The accepted prefixes of the peer.
+    /// The number of prefixes that were accepted from the peer.
     pub received: usize,
-    /// The prefixes that were refused since the session began: loops, unusable next hops, and prefixes that an import
-    /// filter rejects.
+    /// The number of prefixes that were refused since the session began: loops, unusable next hops, and prefixes that
+    /// an import filter rejects.
     pub refused: u64,
-    /// The prefixes that are announced to the peer.
+    /// The number of prefixes that are announced to the peer.
     pub announced: usize,
 }
 

@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// Returns advice on what to do about them.
+    /// Returns advice on what to do about findings of this kind.
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::Unused | Self::HandleWithoutAddresses => {
@@ -91,7 +91,8 @@ impl Kind {
     }
 }
 
-/// A disagreement. Its text contains what was found and what was expected.
+/// A contradiction between records, or between records and users. Its text contains what was found and what was
+/// expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     Unused {

@@ -23,7 +23,7 @@ pub enum Outcome {
     Freed,
     ReleasedBlock,
     DeletedHandle,
-    /// The record has a user, or has changed since the look. It was not removed.
+    /// Nothing was removed, because the record has a user or has changed since the snapshot.
     Kept,
 }
 

@@ -36,7 +36,7 @@ impl Version {
         if api_version.starts_with("projectcalico.org/") { Self::V3 } else { Self::V1 }
     }
 
-    /// Returns the name of the field with the attributes of an allocation's other owner.
+    /// Returns the name of the field that contains [`Allocation::alternate`].
     const fn alternate(self) -> &'static str {
         match self {
             Self::V1 => "alternateOwnerAttrs",

@@ -129,7 +129,8 @@ fn subject(allocation: &Allocation) -> Option<Subject> {
     Some(Subject { namespace: namespace.to_owned(), name: name.to_owned(), handle })
 }
 
-/// Returns the addresses that a handle has, in the blocks that the handle counts and in `known` blocks.
+/// Returns the addresses that a handle has in two sets of blocks: the blocks that the handle's counts name, and the
+/// blocks `known`.
 pub(super) async fn held<S: Store>(
     store: &S,
     handle: &str,

@@ -27,12 +27,12 @@ use crate::store::StoreError;
 /// The maximum number of attempts while others change the same Service or its addresses.
 const ATTEMPTS: usize = 10;
 
-/// The result of settling a Service.
+/// The result of reconciling a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reconciled {
     /// The addresses that the Service has now.
     pub has: Vec<IpAddr>,
-    /// Those of these addresses that the status did not name before.
+    /// The addresses in `has` that the status did not name before.
     pub told: Vec<IpAddr>,
     /// The addresses that the Service does not have any more.
     pub released: Vec<IpAddr>,
@@ -246,7 +246,7 @@ impl<W: Writes + Sync> Reconciler<'_, W> {
     }
 
     /// Returns the addresses that a Service of this controller keeps, and the reason why it lacks others. A release
-    /// that is in progress cannot take any of them.
+    /// that is in progress cannot remove any of the addresses that it keeps.
     ///
     /// # Errors
     /// Returns [`StoreError::Conflict`] if an address was assigned now. The next attempt finds it among the Service's
@@ -300,8 +300,8 @@ impl<W: Writes + Sync> Reconciler<'_, W> {
         Ok(Kept { keeps, trouble, lacks })
     }
 
-    /// Returns the trouble to report, which is the first one. If there is no pool for load balancers at all, this is
-    /// not reported for a Service that does not request this controller.
+    /// Returns the problem to report: `before` if there is one, and otherwise `why`. A missing pool is not reported if
+    /// the cluster has no pool for load balancers at all and the Service does not request this controller.
     fn worse(&self, before: Option<Trouble>, why: Trouble, service: &Service) -> Option<Trouble> {
         let is_no_concern = matches!(why, Trouble::NoPool { .. })
             && self.terms.pools.is_empty()

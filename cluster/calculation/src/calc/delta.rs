@@ -1,8 +1,8 @@
 //! Applies changes of the datastore, each in the cheapest way. A change of a pod on another node usually requires a few
-//! stores into the image in use. A change of a policy, of a network set, or of the endpoints of a service that policies
-//! name requires new tables. A change of a node or a pool requires a new topology, and usually a few stores into the
-//! routes in use. A change of a pod whose address is outside its node's blocks requires both stores. After every other
-//! change, all objects are imported again.
+//! stores into the policy image in use. A change of a policy, of a network set, or of the endpoints of a service that
+//! policies name requires new tables. A change of a node or a pool requires a new topology, and usually a few stores
+//! into the routes in use. A change of a pod whose address is outside its node's blocks requires both: stores into the
+//! image and stores into the routes. After every other change, all objects are imported again.
 
 use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::image::Image;
@@ -69,8 +69,8 @@ impl Calculation {
     }
 
     /// Passes a pod's change to the compiler. Returns whether the image in use now contains the change. If `in_place`
-    /// is false, the change is not stored in the image. The image then lacks an earlier change, and no packet may be
-    /// judged with this change but without the earlier one.
+    /// is false, the image lacks an earlier change, so this change is not stored in the image: no packet may be judged
+    /// with this change but without the earlier one.
     fn change_pod(
         &mut self,
         image: &Image,

@@ -49,7 +49,7 @@ pub(super) struct RouteTables {
     pub(super) map: Arc<PrefixMap>,
     /// The tunnels, by index.
     pub(super) tunnels: Arc<[Option<Tunnel>]>,
-    /// The tunnel index of each sender.
+    /// The index of the tunnel to each node from which tunnel packets are accepted.
     pub(super) peers: Peers,
     /// The sources whose packets to destinations outside the cluster get the node's address
     /// ([`ManxPorts::masquerade`](manx_dataplane::tables::ManxPorts::masquerade)).

@@ -1,5 +1,5 @@
-//! Borrowed addresses: a pod has such an address, but no block of its own node contains it. Each needs a route of its
-//! own. With Calico's IPAM, a node's tunnel may also have such an address.
+//! Borrowed addresses: a pod has such an address, but no block of the pod's own node contains it. Each borrowed address
+//! needs a route of its own. With Calico's IPAM, a node's tunnel may also have a borrowed address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -54,8 +54,8 @@ impl Cluster {
         })
     }
 
-    /// Updates the borrowed addresses of these pods, after they or their nodes may have changed. Each pod comes with
-    /// its earlier endpoint, if it had one. Returns whether any borrowed address changed.
+    /// Updates the borrowed addresses of these pods, after the pods or their nodes may have changed. Each pod comes
+    /// with its earlier endpoint, if it had one. Returns whether any borrowed address has changed.
     pub(super) fn refresh_borrowed<'a>(
         &mut self,
         changed: impl Iterator<Item = (&'a ObjectName, Option<&'a Endpoint>)> + Clone,

@@ -3,16 +3,16 @@
 //! An object names addresses in two places. Only kubelet writes the status of a pod, and no user of the cluster does. A
 //! CNI plugin writes the annotations, but anybody who may change the pod may also write them. So an annotation is used
 //! only if the pod has no addresses in its status, if the pod has a node, and if the pods of that node can have the
-//! address. They can have an address in a block of the node. They can also have an address in a pool, if the address is
-//! not used for anything else. The first address of each family is used.
+//! address. The pods of a node can have two types of addresses: addresses in a block of the node, and addresses in a
+//! pool that are not used for anything else. The first address of each family is used.
 //!
 //! If several pods name an address, the pod that comes first in this order has it:
-//! 1. a pod whose status names the address, before a pod that is being deleted, before a pod that names it only in an
-//!    annotation;
+//! 1. first a pod whose status names the address, then such a pod that is being deleted, and last a pod that names the
+//!    address only in an annotation;
 //! 2. a pod whose node has a block with the address;
 //! 3. the pod that was created first, and then the pod whose name comes first.
 //!
-//! The others do not get the address. A pod without any address is not an endpoint: none of its packets pass. The
+//! The other pods do not get the address. A pod without any address is not an endpoint: none of its packets pass. The
 //! result depends only on the current objects, so a restarted agent gives each address to the same pod.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, hash_map};
@@ -256,7 +256,7 @@ impl Cluster {
         let mut judged = Open { all: open.all.clone(), ..Open::default() };
         let mut best: Option<(AddressClaimRank<'_>, &Arc<ObjectName>)> = None;
         for name in &open.all {
-            // If an object is about to be registered again, it may not name the address any more.
+            // An object whose claim is registered again soon may not name the address any more.
             let Some(pod) = find(contents, name) else { continue };
             let (addresses, standing) = named(pod);
             if !addresses.contains(&address) {
@@ -330,15 +330,15 @@ impl Cluster {
         nodes.any(|node| node.plan.has_for_pods(address)) || self.is_in_pool(address)
     }
 
-    /// Returns whether every address stays with its pod under the current nodes and pools.
+    /// Returns whether the decisions about all addresses are the same with the current nodes and pools.
     pub(super) fn claims_stand(&self, contents: &Contents) -> bool {
         self.claims.all_open().all(|(address, open)| {
             matches!(self.judge(contents, address, open), Claim::Open(now) if *now == *open)
         })
     }
 
-    /// Returns the addresses that kubelet has reported, each with its pod. If several pods have one, it is returned
-    /// with one of them.
+    /// Returns the addresses that kubelet has reported, each with its pod. If several pods name an address, it is
+    /// returned with the pod that has it.
     pub fn reported<'a>(
         &'a self,
         contents: &'a Contents,
@@ -355,7 +355,7 @@ impl Cluster {
         })
     }
 
-    /// Returns those addresses that a pod has, from the addresses that its object names.
+    /// Returns those of the addresses named by a pod's object that the pod has.
     pub(super) fn held(&self, name: &ObjectName, pod: &Pod) -> AddressSet {
         let has =
             |address: &IpAddr| self.claims.pod_with(*address).is_some_and(|pod| **pod == *name);

@@ -1,4 +1,4 @@
-//! ClusterNetworkPolicy, of any of its kinds.
+//! Imports a `ClusterNetworkPolicy`, or an object of the older kinds that it replaces.
 //!
 //! Source: network-policy-api, `ClusterNetworkPolicySpec`.
 
@@ -18,8 +18,8 @@ use manx_objects::object::cluster::{
     ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
 };
 
-/// The nodes among which `nodes` of a rule selects. `None` if a Node is invalid, because it is then not known which
-/// nodes match.
+/// The nodes from which the field `nodes` of a rule selects. `None` if a Node is invalid, because it is then not known
+/// which nodes match.
 pub(super) type Nodes<'a> = Option<&'a BTreeMap<String, Node>>;
 
 /// Returns whether a rule of the policy names nodes.
@@ -94,7 +94,7 @@ fn rule(
     }
 }
 
-/// Returns the entities for the peers. Returns `None` if the meaning of a peer is not known.
+/// Returns the entities for the peers. Returns `None` if the import does not know what a peer means.
 fn entities(wire: &[ClusterPeer], nodes: Nodes<'_>) -> Option<Vec<Entity>> {
     let mut entities = Vec::new();
     for peer in wire {
@@ -121,8 +121,8 @@ fn entities(wire: &[ClusterPeer], nodes: Nodes<'_>) -> Option<Vec<Entity>> {
     Some(entities)
 }
 
-/// Returns one rule for each protocol that is listed with ports, and one rule for the named ports, which bring their
-/// own protocol. An entry without ports covers all ports of its protocol.
+/// Returns one rule for each protocol that is listed with ports, and one rule for the named ports, because each named
+/// port has its own protocol. An entry without ports covers all ports of its protocol.
 fn by_protocol(rule: &Rule, listed: &[ClusterProtocol]) -> Vec<Rule> {
     let mut rules = Vec::new();
     for protocol in Protocol::ALL {

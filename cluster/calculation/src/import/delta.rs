@@ -54,8 +54,8 @@ pub struct ChangedPod {
 
 impl Cluster {
     /// Applies the change of one object from `before` to its state in `contents`. Everything else must be as it was
-    /// imported. Returns `None` if the caller must import the whole cluster again; it must then not use this one any
-    /// more.
+    /// imported. Returns `None` if the caller must import the whole cluster again. The caller must then not use `self`
+    /// any more.
     pub fn apply_delta(
         &mut self,
         contents: &Contents,
@@ -287,8 +287,8 @@ impl Cluster {
         Some(Effect::Routes { policy })
     }
 
-    /// Imports the policies that name nodes. Returns whether one has changed. Returns `None` if one of them has a
-    /// problem.
+    /// Imports the policies that name nodes. Returns whether any of these policies has changed. Returns `None` if any
+    /// of them has a problem.
     fn import_policies_of_nodes(&mut self, contents: &Contents) -> Option<bool> {
         let mut changed = false;
         for kind in

@@ -5,11 +5,11 @@
 //!
 //! - A NetworkPolicy of Kubernetes isolates the pods that it may select, and allows nothing. Every other policy denies
 //!   everything to the endpoints that it may select. A policy that depends on an invalid tier, network set or service
-//!   does so, too.
+//!   also denies everything.
 //! - A pod is not an endpoint: its port passes nothing, and no packets from its addresses are accepted. The pods of an
 //!   invalid namespace or service account are not endpoints either, because it is not known which selectors match them.
-//! - A profile counts as missing, and therefore denies. A host endpoint may be the host endpoint of any interface
-//!   without a valid one. A node counts as absent. An affinity gives its block to no node. A pool is added to
+//! - A profile counts as missing, and therefore denies. A host endpoint applies to every interface, of any node, that
+//!   has no valid one. A node counts as absent. An affinity gives its block to no node. A pool is added to
 //!   [`Cluster::invalid_pools`], because it is not known which blocks it would encapsulate.
 //!
 //! All of this is reported in [`Cluster::problems`].
@@ -85,10 +85,10 @@ pub struct Cluster {
     pub(crate) affinities: BlockAffinities,
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
-    /// The node of each pod that has one. This includes endpoints, and pods that will be endpoints when they have
-    /// addresses. Pods on the host's network and finished pods are not included.
+    /// The node of each pod that is assigned to one. This includes endpoints, and pods that will be endpoints when they
+    /// have addresses. Pods on the host's network and finished pods are not included.
     pub pods_by_node: BTreeMap<Arc<ObjectName>, Arc<str>>,
-    /// The pods that name each address, and the one that has it.
+    /// The pods that name each address, and the pod that has it.
     pub(crate) claims: Claims,
     /// The addresses that invalid pods name.
     pub(crate) named_by_invalid: BTreeSet<IpAddr>,
@@ -201,8 +201,9 @@ impl Cluster {
         }
     }
 
-    /// Closes the addresses of an invalid pod. These are the addresses that kubelet has reported, and those addresses
-    /// in annotations that pods can have. An address that another pod names stays with that pod.
+    /// Makes the addresses of an invalid pod unknown, so that no packets from them are accepted. These are the
+    /// addresses that kubelet has reported, and those addresses in annotations that pods can have. An address that
+    /// another pod names stays with that pod.
     fn close_addresses(&mut self, invalid: &Invalid) {
         let Invalid { reported, annotated, .. } = invalid;
         let annotated = annotated.iter().filter(|address| self.is_for_some_pod(**address));

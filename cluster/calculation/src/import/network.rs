@@ -42,9 +42,9 @@ pub struct Pool {
     pub mode: EncapsulationMode,
     /// Whether packets from the pool's addresses to destinations outside all pools get their node's address as source.
     pub nat_outgoing: bool,
-    /// Whether the pool contains addresses of nodes that are in no block. If it does, its blocks are still routed as
-    /// the pool says. But the node's kernel gets no route for the rest of the pool, because it could otherwise not
-    /// reach those nodes.
+    /// Whether the pool contains addresses of nodes that are in no block. If it does, the blocks of the pool are still
+    /// routed as the pool says. But the node's kernel gets no route for the rest of the pool, because the node could
+    /// otherwise not reach those nodes.
     pub holds_nodes: bool,
 }
 

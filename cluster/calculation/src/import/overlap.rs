@@ -16,9 +16,9 @@ pub struct Overlap {
 }
 
 /// Returns overlaps between blocks of different nodes. Every block that overlaps a block of another node is in at least
-/// one result: with the smallest block that contains it or, if there is none, with the first block that it contains.
-/// Not every pair is reported: if all nodes claim one block, there would be as many overlaps as pairs of nodes. A
-/// prefix sorts directly before the prefixes that it contains.
+/// one result: together with the smallest block that contains it or, if no block contains it, with the first block that
+/// it contains. Other pairs are not reported, because if all nodes claim one block, there would be as many overlaps as
+/// pairs of nodes. A prefix sorts directly before the prefixes that it contains.
 pub(super) fn overlaps(nodes: &BTreeMap<String, Node>) -> Vec<Overlap> {
     let mut blocks: Vec<(IpNet, &String)> = nodes
         .iter()

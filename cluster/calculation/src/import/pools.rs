@@ -41,15 +41,16 @@ fn written(contents: &Contents) -> (Vec<Written<'_>>, bool) {
     (all, are_dated)
 }
 
-/// Returns two lists of pairs. In the first, each pool is not used, because the other pool of the pair is older and is
-/// or may be used. In the second, two pools that may be used have the same age.
+/// Returns two lists of pairs of overlapping pools. In the first list, the first pool of a pair is not used, because
+/// the second one is older and is used, or may be used. In the second list, the first pool of a pair may be used, and
+/// it is not known to be older or younger than the second one, which may be used, too.
 fn overlapping<'a>(all: &'a [Written<'a>], are_dated: bool) -> (Pairs<'a>, Pairs<'a>) {
     let overlap = |one: &Written<'_>, other: &Written<'_>| {
         let (one, other) = (one.pool.cidr, other.pool.cidr);
         one.contains(&other) || other.contains(&one)
     };
     let (mut later, mut doubtful) = (Vec::new(), Vec::new());
-    // In the sorted list, if a pool contains any other pool, it also contains the next one.
+    // In the sorted list, if a pool contains any other pool, it also contains the pool that follows it directly.
     let mut sorted: Vec<IpNet> = all.iter().map(|it| it.pool.cidr.trunc()).collect();
     sorted.sort_unstable();
     if !sorted.windows(2).any(|pair| pair[0].contains(&pair[1])) {
@@ -139,7 +140,7 @@ impl Cluster {
         self.pools.sort_by_key(|pool| pool.cidr);
     }
 
-    /// Returns whether all pools could be used as their objects define them, at the last evaluation.
+    /// Returns whether, at the last evaluation, all pools could be used as their objects define them.
     pub(super) fn are_pools_sound(&self) -> bool {
         self.invalid_pools.is_empty()
             && self.later_pools.is_empty()

@@ -10,7 +10,8 @@ use manx_objects::object::calico::{FelixConfiguration, NatOutgoingExclusions};
 pub struct WayOut {
     /// `natOutgoingAddress`.
     pub address: OutgoingAddress,
-    /// Whether the cluster's nodes see the pods' own addresses (`natOutgoingExclusions: IPPoolsAndHostIPs`).
+    /// Whether packets from pods to the cluster's nodes keep the pods' own addresses
+    /// (`natOutgoingExclusions: IPPoolsAndHostIPs`).
     pub excludes_hosts: bool,
 }
 

@@ -55,7 +55,8 @@ impl fmt::Display for LeftAlone {
 pub enum Untranslated {
     /// The address is one of `externalIPs`, and the settings do not allow it.
     External,
-    /// The address is one of `externalIPs`, and the Service has too many that the settings allow.
+    /// The address is one of `externalIPs`, and the settings allow it. But the Service has more such addresses than
+    /// nodes translate.
     TooManyExternal,
     /// The address is `loadBalancerIP`, which the author of the Service only requests from the load balancer.
     AskedFor,
@@ -105,11 +106,13 @@ pub enum AddressKind {
     ClusterIp,
     /// One of `status.loadBalancer.ingress`.
     LoadBalancer,
-    /// The same, for clients outside the cluster, if they get other endpoints than clients in the cluster.
+    /// An address of the kind `LoadBalancer`, for clients outside the cluster, if they get other endpoints than clients
+    /// in the cluster.
     LoadBalancerOutside,
     /// One of `spec.externalIPs`.
     ExternalIp,
-    /// The same, for clients outside the cluster, if they get other endpoints than clients in the cluster.
+    /// An address of the kind `ExternalIp`, for clients outside the cluster, if they get other endpoints than clients
+    /// in the cluster.
     ExternalIpOutside,
     /// An address of the node, in combination with the port's `nodePort`.
     NodePort,
@@ -168,13 +171,14 @@ pub(super) fn left_alone(service: &Service) -> Option<LeftAlone> {
 /// Returns the addresses of a translated Service, except the addresses of nodes. An address of `externalIPs` counts
 /// only if it is in one of the nets `external`.
 ///
-/// An address may come from several sources. It then has the kind that most parts of the cluster have agreed to: first
-/// cluster IP, then load balancer, and last `externalIPs`.
+/// An address may come from several sources. It then has the first kind in this order: cluster IP, load balancer,
+/// external IP. External IPs come last, because only the author of the Service has chosen them.
 pub(super) fn addresses(
     service: &Service,
     external: &[IpNet],
 ) -> BTreeMap<IpAddr, Result<(AddressKind, TrafficPolicy), Untranslated>> {
-    // Clients in the cluster get any endpoint here. So do clients outside the cluster, unless their policy is Local.
+    // This is the policy of addresses that clients outside the cluster can reach: every client may get any endpoint. If
+    // `externalTrafficPolicy` is `Local`, clients outside the cluster get a second frontend with that policy.
     let policy_outside =
         if chooses_alike(service) { TrafficPolicy::Consistent } else { TrafficPolicy::Cluster };
     let of_balancer = |address: &IpAddr| {
@@ -208,7 +212,7 @@ pub(super) fn addresses(
     let proxied = service.load_balancer_proxied.iter().map(|it| (*it, Err(Untranslated::Proxied)));
     let vips = service.load_balancer_vips.iter().map(|it| (*it, of_balancer(it)));
     for (address, found) in proxied.chain(vips) {
-        // If the load balancer's address is not translated here, it may still be an external IP.
+        // If the load balancer's address is not translated, it may still be translated as an external IP.
         if found.is_ok() || all.get(&address).is_none_or(Result::is_err) {
             all.insert(address, found);
         }
@@ -251,8 +255,8 @@ pub(super) fn openings<'a>(
     own.chain(for_outside).chain(refused).chain(of_node)
 }
 
-/// Returns whether all nodes choose the same endpoint for a connection. An annotation requests this, and it does not
-/// apply if each node uses only its own endpoints.
+/// Returns whether all nodes choose the same endpoint for a connection. This is so if an annotation requests it, unless
+/// each node uses only its own endpoints.
 fn chooses_alike(service: &Service) -> bool {
     service.maglev && !service.keeps_clients
 }

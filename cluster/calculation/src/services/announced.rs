@@ -10,8 +10,8 @@
 //! | others, with `serviceLoadBalancerAggregation: Disabled` and a load balancer's address | every node, while an endpoint is ready |
 //!
 //! If several Services name one address in `externalIPs`, the first one decides. The order is the one in which Services
-//! get the address's ports. None of them decides if the address also belongs to another Service as a load balancer's
-//! address. Otherwise the author of a Service could name the address of another Service, and divert its clients to
+//! get the address's ports. If other Services have the address as a cluster IP or a load balancer's address, only they
+//! decide. Otherwise the author of a Service could name the address of another Service, and divert its clients to
 //! nodes without an endpoint.
 //!
 //! A node with the label `node.kubernetes.io/exclude-from-external-load-balancers` announces nothing.

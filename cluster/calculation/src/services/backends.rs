@@ -34,7 +34,7 @@ pub fn zone(contents: &Contents, node: &str) -> Option<String> {
 /// Which endpoints clients may get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrafficPolicy {
-    /// All endpoints of the cluster, unless hints assign some of them to this node.
+    /// All endpoints of the cluster. If hints are used, only those that are assigned to this node.
     Cluster,
     /// All endpoints of the cluster, without regard to hints, so that the clients of every node get the same ones.
     Consistent,
@@ -187,7 +187,7 @@ impl Hinted {
         [Self::Nodes, Self::Zones].into_iter().find(|it| counts(*it)).unwrap_or(Self::Not)
     }
 
-    /// Returns the nodes or zones to which an endpoint is assigned.
+    /// Returns the nodes or zones to which hints of this type assign an endpoint.
     fn names<'a>(self, candidate: &Candidate<'a>) -> &'a [Box<str>] {
         let Some(Hints { nodes, zones }) = candidate.endpoint.hints.as_deref() else { return &[] };
         match self {

@@ -17,17 +17,17 @@ pub(super) const MOST_SERVICES: usize = 5000;
 pub(super) const MOST_OF_NAMESPACE: usize = 524_288;
 /// The number of backends that take as much memory as a frontend with its claim, its keys and its entry in the table.
 pub(super) const BACKENDS_OF_FRONTEND: usize = 16;
-/// The number of frontends that a node port counts as, independently of the node's number of addresses. Usually they
-/// are one of each family, and 127.0.0.1.
+/// The number of frontends that a node port counts as, independently of the node's number of addresses. Usually a node
+/// has three addresses for node ports: one of each family, and 127.0.0.1.
 pub(super) const ADDRESSES_OF_NODE: usize = 3;
-/// The maximum number of `externalIPs` of a Service that take effect; others are left out. Each is a frontend for each
-/// port, and the API server accepts as many as fit into an object.
+/// The maximum number of `externalIPs` of a Service that take effect; others are left out. Each address makes one
+/// frontend for each port, and the API server accepts as many addresses as fit into an object.
 pub(super) const MOST_EXTERNAL_IPS: usize = 16;
-/// The maximum number of host ports of a node that lead to pods; others are left out. Each is a routing rule for each
-/// address, and every packet of the node's own may have to pass all rules.
+/// The maximum number of host ports of a node that lead to pods; others are left out. Each host port makes one routing
+/// rule for each address, and every packet that the node itself sends may have to pass all rules.
 pub(super) const MOST_HOST_PORTS: usize = 256;
-/// The maximum number of ports on which a node answers load balancers' health checks; others are left out. Each is a
-/// routing rule and a listening socket for each address.
+/// The maximum number of ports on which a node answers load balancers' health checks; others are left out. Each port
+/// makes one routing rule and one listening socket for each address.
 pub(super) const MOST_HEALTH_CHECKS: usize = 256;
 /// The maximum number of single service addresses that a node announces to its BGP peers. Others are left out and
 /// reported as a problem.

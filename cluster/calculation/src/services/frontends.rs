@@ -1,12 +1,12 @@
 //! The table of the services that Manx translates. Changes of objects keep it up to date: this module decides what must
-//! be compiled again, and which object has each key.
+//! be compiled again, and which object has each key. A key is an address, a protocol and a port.
 //!
 //! [`compile`] compiles the frontends of one object, and [`granted`] decides which ports of the node its pods have.
 //!
 //! A frontend is an address with a port. It is a cluster IP, a load balancer's address that nodes translate, or one of
 //! the `externalIPs` that the settings allow, each with a port of the Service. It may also be an address of this node,
-//! with a node port or with a host port that a pod of this node requests. Nothing is translated of Services that are
-//! headless or of type `ExternalName`, or that a label assigns to another proxy.
+//! with a node port or with a host port that a pod of this node requests. A Service has no frontends if it is headless
+//! or of type `ExternalName`, or if a label assigns it to another proxy.
 //!
 //! The table depends only on the current objects, never on the changes that led to them. The only exception is the
 //! number of addresses that have been removed. Missing knowledge fails closed: an invalid Service has no frontend, and
@@ -47,7 +47,7 @@ pub struct Frontends {
     table: Arc<ServiceTable>,
     /// The addresses that have a frontend, except the addresses of this node.
     addresses: BTreeSet<IpAddr>,
-    /// The Services, and the pods of this node that request ports of the node.
+    /// The Services that are translated, and the pods of this node that request ports of the node.
     claimants: HashMap<Arc<ObjectKey>, Claimant>,
     claims: Claims,
     /// The parts of each object that are not translated, with the reasons.
@@ -74,15 +74,15 @@ pub struct NodePorts {
 }
 
 impl NodePorts {
-    /// Returns whether an address of a frontend belongs to the node. The unspecified address of
-    /// [`NodePorts::of_services`] counts as such, too.
+    /// Returns whether an address of a frontend belongs to the node. This includes the unspecified address of
+    /// [`NodePorts::of_services`].
     fn is_of_node(&self, address: IpAddr) -> bool {
         address.is_unspecified() || self.addresses.contains(&address)
     }
 
     /// Returns the addresses at which Services have node ports. If the node has no address of a family, the unspecified
-    /// address stands for it, which no client can reach. Through this frontend the node knows the Services' backends,
-    /// so that other nodes can send clients to them.
+    /// address is used, which no client can reach. Through this frontend the node knows the Services' backends, so that
+    /// other nodes can send clients to them.
     fn of_services(&self) -> impl Iterator<Item = IpAddr> {
         let unspecified = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         let has_family = |it: &IpAddr| self.addresses.iter().any(|at| at.is_ipv4() == it.is_ipv4());
@@ -124,7 +124,7 @@ impl Frontends {
         Self { external: nets.into(), ..self }
     }
 
-    /// Sets the nets that [`Frontends::announce`] sets.
+    /// Sets the same nets as [`Frontends::announce`], for frontends without objects.
     #[must_use]
     pub fn with_announced(self, nets: &[IpNet]) -> Self {
         Self { announced_cluster_ips: nets.into(), ..self }
@@ -140,8 +140,8 @@ impl Frontends {
         &self.addresses
     }
 
-    /// Sorts addresses by the precedence of the first claim to each. External IPs come last, because only authors of
-    /// Services have chosen them. Among equals, the older claim comes first.
+    /// Sorts addresses by the precedence of the objects that have them. Addresses that only `externalIPs` name come
+    /// last, because only authors of Services have chosen them. Otherwise, the address of the older object comes first.
     pub fn sort_by_claim(&self, addresses: &mut [IpAddr]) {
         let first = |address: &IpAddr| {
             let at = FrontendKey { address: (*address).into(), protocol: 0, port: 0 };

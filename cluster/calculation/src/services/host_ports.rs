@@ -34,9 +34,9 @@ pub(super) fn has_some(pod: &Pod) -> bool {
     !pod.host_network && !pod.is_finished() && ports(pod).any(|it| it.host.is_some())
 }
 
-/// Returns the frontends that a pod on this node requests, at these addresses of the node. In a family without an
-/// address of the pod, there are none. The addresses in annotations are ignored, because their authors could otherwise
-/// divert the node's ports.
+/// Returns the frontends that a pod on this node requests, at these addresses of the node. If the pod has no address of
+/// a family, it gets no frontends in this family. The addresses in annotations are ignored, because their authors could
+/// otherwise divert the node's ports.
 pub(super) fn asked(
     pod: &Pod,
     of_node: &BTreeSet<IpAddr>,
@@ -77,7 +77,7 @@ pub(super) fn asked(
 }
 
 fn frontend(backend: Backend) -> Frontend {
-    // Clients keep no backend with this frontend, so it needs no number.
+    // The frontend has no client affinity, so it needs no number of a Service's port.
     Frontend { backends: [backend].into(), all_backends: [backend].into(), ..Frontend::default() }
 }
 

@@ -36,9 +36,9 @@ impl KubeProxyServices {
     /// destinations outside the cluster.
     ///
     /// A cluster IP is left out if it is in a pool or a block, or is the node's own address. A service whose objects
-    /// are not completely known is left out, too. Policy decides about such an address itself. If the address of an
-    /// endpoint was a pod's `before`, it still counts as a pod's until no slice names it, because a slice names a pod
-    /// for some time after the pod is gone.
+    /// are not completely known is left out, too. Policy is then evaluated for the cluster IP itself, not for the
+    /// endpoints. If the address of an endpoint was a pod's `before`, it still counts as a pod's until no slice names
+    /// it, because a slice names a pod for some time after the pod is gone.
     pub fn new(
         contents: &Contents,
         topology: &Topology,

@@ -10,9 +10,10 @@
 //! its endpoints in any condition, because an endpoint that is not ready only gets no new connections.
 //!
 //! Objects of different kinds may arrive in any order. If a slice arrives before its pod, it keeps the connections of
-//! its namespace alive until the pod arrives. There can be no others, because only Services of that namespace lead to
-//! its endpoints. Pods and nodes are needed for endpoints that no slice names any more, and for an agent that has just
-//! started and must know those addresses, too. The result depends only on the current objects.
+//! its namespace alive until the pod arrives. Connections of other namespaces cannot exist yet, because only Services
+//! of that namespace lead to the slice's endpoints. Pods and nodes are needed for endpoints that no slice names any
+//! more, and for an agent that has just started and must know those addresses, too. The result depends only on the
+//! current objects.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
@@ -36,8 +37,8 @@ pub(super) struct NamedAddresses {
     by_ends: HashMap<IpAddr, u32, RandomState>,
     /// The number of times that slices and annotations name each address, with the number of their namespace.
     by_authors: BTreeMap<(IpAddr, u64), u32>,
-    /// The addresses that are no longer named, or newly named. Each has the number of the namespace that names it, or
-    /// `None` if a pod or a node does.
+    /// The addresses that have become named, or are not named any more. Each comes with the number of the namespace
+    /// whose object names it, or with `None` if a pod or a node does.
     changed: Vec<(IpAddr, Option<u64>)>,
 }
 
@@ -85,8 +86,8 @@ impl NamedAddresses {
         self.changed.extend(of_slices.map(|(address, namespace)| (address, Some(namespace))));
     }
 
-    /// Stores the changes since the last call in the table. Addresses from slices and annotations are stored only if no
-    /// pod and no node has the address. In most clusters these are few.
+    /// Stores in the table the changes since the last call. Addresses from slices and annotations are stored only if no
+    /// pod and no node has the address; in most clusters, only few addresses are like that.
     pub(super) fn store(&mut self, table: &mut Arc<ServiceTable>) {
         for (address, namespace) in mem::take(&mut self.changed) {
             let is_held = self.by_ends.contains_key(&address);

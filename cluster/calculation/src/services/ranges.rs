@@ -2,9 +2,9 @@
 //! peers.
 //!
 //! The node's own processes reach cluster IPs through routes for these ranges that lead to Manx. Manx has the same
-//! routes, and refuses packets to an address in a range that no Service has. It must not send such a packet back to the
-//! node, which would send it to Manx again, nor to the router that has received the announcement, which would send it
-//! to the node again.
+//! routes, and refuses packets to an address in a range that no Service has. There are two places to which Manx must
+//! not send such a packet: the node would send it to Manx again, and the router that has received the announcement
+//! would send it to the node again.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The order of objects that compete for the same thing.
+//! The order of objects that compete for the same address and port, or for the same bounded resource.
 
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ impl Rank {
     }
 }
 
-/// The order of claims to an address, or to a port of it. The smallest comes first. A claim by `externalIPs` comes
-/// after all others, whatever its age. Otherwise the author of a Service could name addresses that Kubernetes or a load
-/// balancer will later assign to others.
+/// The order of claims to an address, or to a port of an address. The smallest comes first. A claim by `externalIPs`
+/// comes after all others, whatever its age. Otherwise the author of a Service could name addresses that Kubernetes or
+/// a load balancer will later assign to others.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Precedence {
     pub(super) is_external_ip: bool,

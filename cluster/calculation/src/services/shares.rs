@@ -58,8 +58,8 @@ impl Shares {
         share.and_then(|it| it.first_out.as_deref()).is_some_and(|first| first <= rank)
     }
 
-    /// Decides for the namespaces that have changed. Returns the Services that are now left out and were not before,
-    /// and the opposite.
+    /// Decides for the namespaces that have changed. Returns the Services that are newly left out, and those that are
+    /// not left out any more.
     pub(super) fn decide(&mut self) -> Vec<Arc<ObjectKey>> {
         let mut differing = Vec::new();
         for namespace in std::mem::take(&mut self.changed) {
@@ -79,7 +79,8 @@ impl Share {
         if now == self.first_out {
             return;
         }
-        // If no Service is left out, the boundary is after the last Service.
+        // The Services between the earlier and the new boundary have changed. If no Service is left out, the boundary
+        // is after the last Service.
         let both = [self.first_out.take(), now.clone()];
         let from = both.iter().flatten().min().cloned();
         let to =

@@ -139,8 +139,8 @@ impl Slices {
         found
     }
 
-    /// Calls `each` for the endpoints of a Service in a family. Each comes with its port for the Service's port, or
-    /// with the reason why it cannot have connections.
+    /// Calls `each` for the endpoints of a Service in a family. Each endpoint comes with its port for the Service's
+    /// port, or with the reason why the endpoint cannot have connections.
     pub(super) fn each_endpoint<'a>(
         &'a self,
         service: &ObjectName,
@@ -168,7 +168,7 @@ impl Slices {
     }
 }
 
-/// Returns what identifies a Service's port in slices: its name and protocol.
+/// Returns the name and the protocol, by which a slice identifies a Service's port.
 fn target(port: &ServicePort) -> (Option<&str>, Protocol) {
     (port.name.as_deref(), port.protocol.unwrap_or(Protocol::Tcp))
 }

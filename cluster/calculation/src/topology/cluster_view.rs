@@ -300,9 +300,9 @@ fn borrowed<'a>(
 }
 
 /// Returns the addresses of other nodes' tunnels that are in no block of these nodes, each with the route to its node.
-/// A Node object itself names them, and every kubelet may write its own Node object. So there are three restrictions.
-/// Such an address gets no route outside of pools. It does not divert an address from a pod that has it in a block of
-/// the pod's own node. It gets no route if another node has it.
+/// The addresses come from Node objects, and every kubelet may write its own Node object. So such an address gets no
+/// route in four cases: it is in no pool, it is reserved, another node has it, or a pod has it in a block of the pod's
+/// own node.
 fn tunnels<'a>(
     (cluster, pools): (&'a Cluster, &Pools<'_>),
     name: &str,

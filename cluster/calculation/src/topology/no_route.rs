@@ -1,5 +1,5 @@
-//! The reasons why there is no route: for a prefix ([`NoRoute`]), and to a pod for an address that the pod names
-//! ([`NoRouteToPod`]). Such an address may still have a route to another destination.
+//! The reasons why a prefix has no route ([`NoRoute`]), and why an address does not lead to a pod that names it
+//! ([`NoRouteToPod`]). In the second case, the address may still have a route to another destination.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,8 @@ pub enum NoRoute {
     NoAddress,
     /// The prefix's pool requires a tunnel, and tunnels carry only IPv4.
     NoTunnel,
-    /// The prefix belongs to no node, and its pool contains addresses of nodes. The node's kernel has no such route.
+    /// The prefix belongs to no node, and its pool contains addresses of nodes. The node's kernel has no route for the
+    /// prefix.
     HoldsNodes,
     /// The prefix belongs to another node, and not all pools are known.
     UnknownPools,

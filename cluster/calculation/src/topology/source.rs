@@ -10,7 +10,7 @@ use ipnet::IpNet;
 pub enum RouteSource {
     /// The default route, for every address that no other source names.
     World,
-    /// An IPPool: addresses of the pool that no node has lead nowhere.
+    /// An IPPool. Addresses of the pool that belong to no node cannot be reached.
     Pool,
     /// An address of a node that is in a pool.
     NodeInPool,
@@ -82,8 +82,8 @@ impl RouteSource {
     }
 }
 
-/// Returns the route that is used for each prefix: the route of the last source. If this source has several, it is the
-/// last of them.
+/// Returns the route that is used for each prefix. This is the route of the last source or, if this source has several
+/// routes for the prefix, the last of these.
 pub fn routes<R>(of: impl IntoIterator<Item = (IpNet, RouteSource, R)>) -> BTreeMap<IpNet, R> {
     let mut all: Vec<_> =
         of.into_iter().map(|(prefix, source, route)| (prefix.trunc(), source, route)).collect();

@@ -1,7 +1,8 @@
-//! The ends of packets: the ends in the input, and ends that may be added later.
+//! The ends of packets, which are their sources and destinations: objects of the input, and pods that may be added
+//! later.
 //!
-//! A later end is a pod without labels. There is one in each namespace, and one in a namespace that the input does not
-//! name, because a policy for all pods is meant for such pods, too. If the input has no pods at all, each selector gets
+//! A later pod has no labels. There is one in each namespace, and one in a namespace that the input does not name,
+//! because a policy for all pods is meant for such pods, too. If the input has no pods at all, each selector gets
 //! minimal pods: pods with exactly the labels that the selector requires.
 
 use std::collections::BTreeSet;
@@ -58,7 +59,7 @@ impl LabelSource for End<'_> {
     }
 }
 
-/// Returns the ends of the input, followed by the later ends. The last end is the pod in the namespace that the input
+/// Returns the ends of the input, followed by the later pods. The last end is the pod in the namespace that the input
 /// does not name. Minimal pods are made for `selectors`.
 pub(super) fn all<'s>(
     scene: &'s Scene<'_>,

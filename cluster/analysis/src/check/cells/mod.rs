@@ -1,13 +1,13 @@
 //! Cells: a cell is the set of packets between two ends. This module also calculates which packets of a cell reach a
 //! rule.
 //!
-//! The ends are those of the input, and later ones (`ends`). The packets that a rule matches between two ends are
-//! represented by the match sets of the compiled tables. A rule takes only the packets that it certainly matches. An
-//! address that no manifest gives is in no net, except nets that contain all addresses. A rule that excludes members
-//! takes nothing.
+//! An end is a source or a destination: an object of the input, or a pod that may be added later (`ends`). The packets
+//! that a rule matches between two ends are represented by the match sets of the compiled tables. A rule counts as
+//! deciding only the packets that it certainly matches. An address that no manifest gives is in no net, except nets
+//! that contain all addresses. A rule that excludes members counts as deciding nothing.
 //!
-//! The work is bounded. If the bound is reached during a question ([`Cells::is_spent`]), the answer is invalid and must
-//! not be reported.
+//! The number of steps of a check is bounded. If the bound is reached ([`Cells::is_spent`]), the last result is not
+//! valid and must not be reported.
 
 mod ends;
 mod walk;
@@ -40,11 +40,11 @@ pub(super) struct Cells<'s, 'a> {
     /// The selectors of invalid policies.
     broken: Vec<&'s Selector>,
     pub(super) families: Vec<Family>,
-    /// The policies of each endpoint that was looked up so far.
+    /// The list of policies of each endpoint for which it was already made.
     lists: RefCell<HashMap<usize, NumberedList>>,
     distinct: RefCell<HashMap<Rc<[usize]>, usize>>,
     walks: RefCell<HashMap<(Pair, Direction), Walk>>,
-    /// The number of steps that remain before the bound is reached.
+    /// The number of steps that this check may still take.
     steps: Cell<u64>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct RuleAt {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Peer {
-    /// The index of the end that has the address, if one has it.
+    /// The index of the end that has the address, if there is one.
     pub(super) end: Option<usize>,
     pub(super) address: Address,
 }
@@ -81,7 +81,7 @@ pub(super) struct Pair {
     pub(super) family: Family,
 }
 
-/// The rule or the tier end that decides a packet.
+/// What decides a packet: a rule, or the end of a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Taker {
     Rule(RuleAt),
@@ -92,9 +92,9 @@ pub(super) enum Taker {
 /// The rules and tier ends that decided packets.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
-    /// For each of them, the number of cells in which it decided packets.
+    /// For each rule and tier end, the number of cells in which it decided packets.
     pub(super) takers: BTreeMap<Taker, usize>,
-    /// Whether the same packets would be decided between all ends.
+    /// Whether these rules, and the Pass rules before them, match the same packets between every two ends.
     pub(super) general: bool,
 }
 
@@ -104,7 +104,7 @@ impl Default for Tally {
     }
 }
 
-/// The maximum number of steps for all questions of one check.
+/// The maximum number of steps that one check may take.
 const MOST_STEPS: u64 = 5_000_000;
 
 impl<'s, 'a> Cells<'s, 'a> {
@@ -164,7 +164,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         Some(cells)
     }
 
-    /// Returns whether the steps are used up. If they are, the last question has no valid answer.
+    /// Returns whether the bound of this check is reached. If it is, the last result is not valid.
     pub(super) fn is_spent(&self) -> bool {
         self.steps.get() == 0
     }
@@ -175,7 +175,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         self.walks.borrow_mut().clear();
     }
 
-    /// Subtracts steps from the remaining ones.
+    /// Reduces the number of remaining steps.
     pub(super) fn spend(&self, steps: usize) {
         self.steps.set(self.steps.get().saturating_sub(steps as u64));
     }

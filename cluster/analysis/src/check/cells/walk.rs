@@ -22,8 +22,8 @@ const STEPS_OF_WALK: usize = 32;
 /// independently of the others.
 #[derive(Default)]
 pub(super) struct Walk {
-    /// `alive` are the packets that no rule has decided yet. `passed` are the packets that rules of the current tier
-    /// have passed to the next tier.
+    /// `alive` are the packets that no rule has decided or passed yet. `passed` are the packets that rules of the
+    /// current tier have passed to the next tier.
     alive: Packets,
     passed: Packets,
     /// The first policy of the current tier.
@@ -52,8 +52,9 @@ impl Cells<'_, '_> {
         all
     }
 
-    /// Returns whether a rule matches the same packets between all pairs of ends that it matches at all. `found` are
-    /// the packets that it matches for this pair.
+    /// Returns whether a rule matches for this pair all packets that it matches for any pair. `found` are the packets
+    /// that it matches for this pair. Returns false if the rule has named ports, because ports with the same name
+    /// differ between pods.
     pub(in crate::check) fn is_same_for_all(
         &self,
         at: RuleAt,
@@ -125,7 +126,7 @@ impl Cells<'_, '_> {
             && not_nets.iter().all(is_out)
     }
 
-    /// Returns which of these packets are left after the rules before a rule. `tally` records what decided the others.
+    /// Returns those of these packets that reach the rule `until`. `tally` records what decided the other packets.
     /// `until` names a rule of a policy that selects the local end. Its index may be beyond the last rule.
     pub(in crate::check) fn left(
         &self,
@@ -263,11 +264,11 @@ impl Cells<'_, '_> {
         }
     }
 
-    /// Returns enough of the peers that a rule may match for an exact answer. These are: an address that no rule names;
-    /// an address on either side of every bound of a net that the rules up to this one name; and the ends that the rule
-    /// selects by their labels. Any other end has one of these addresses. Such an end matters only if the rule has port
-    /// names, or if an earlier Pass in another tier selects members or has port names. In that case, or if `every` is
-    /// true, every end is included.
+    /// Returns peers that a rule may match, so many that other peers cannot change the result. These are: an address
+    /// that no rule names; an address on either side of every bound of a net that the rules up to this one name; and
+    /// the ends that the rule selects by their labels. Any other end has one of these addresses. Such an end matters
+    /// only if the rule has port names, or if an earlier Pass in another tier selects members or has port names. In
+    /// that case, or if `every` is true, every end is included.
     pub(in crate::check) fn peers<'c>(
         &'c self,
         at: RuleAt,
@@ -303,8 +304,8 @@ impl Cells<'_, '_> {
         unnamed.chain(ends).chain(points).inspect(move |_| self.spend(1))
     }
 
-    /// Returns whether the result may depend on which member has an address: this member may change the packets that a
-    /// rule matches by address, or the packets that reach the rule.
+    /// Returns whether the result may depend on which member has an address. This is so if the rule has named ports, or
+    /// if a Pass rule of an earlier tier has named ports or selects members.
     fn members_matter(&self, at: RuleAt, local: usize) -> bool {
         let list = self.list(local);
         let tier = &self.policies[at.policy].policy.tier;
@@ -321,7 +322,7 @@ impl Cells<'_, '_> {
         self.rules(at).any(has_names) || rules.any(is_member)
     }
 
-    /// Returns an end once for each of its addresses that matters.
+    /// Returns the peers for an end: one for each of its addresses at which the result may change.
     fn peers_at(
         &self,
         end: usize,
@@ -344,7 +345,7 @@ impl Cells<'_, '_> {
         }
         let at = |address| Peer { end: Some(end), address };
         if addresses.is_empty() {
-            // An end without addresses may get any address.
+            // An end whose addresses are not known may get any address. A network set without addresses has no peer.
             let unknown = own.is_empty() && self.ends[end].kind != EndKind::Set;
             return if unknown { vec![at(Address::Unknown)] } else { Vec::new() };
         }
@@ -389,7 +390,7 @@ impl Cells<'_, '_> {
         Some(nets)
     }
 
-    /// Returns whether this rule or an earlier one depends on the local end.
+    /// Returns whether this rule or an earlier one depends on which end is the local one.
     pub(in crate::check) fn asks_of_local(&self, until: RuleAt, local: usize) -> bool {
         let list = self.list(local);
         let policies = list.iter().take_while(|at| **at <= until.policy);
@@ -407,7 +408,7 @@ impl Cells<'_, '_> {
     }
 }
 
-/// Returns whether a rule matches the same packets between all ends.
+/// Returns whether a rule matches the same packets between every two ends.
 fn is_general(rule: &Rule, direction: Direction, family: Family) -> bool {
     let (local, peer) = rule.ends(direction);
     let every_address = |end: &RuleEnd| {

@@ -48,7 +48,7 @@ impl Language {
 pub(super) struct Asked<'s> {
     pub(super) selector: &'s Selector,
     pub(super) language: Language,
-    /// The policy's namespace, if it has one.
+    /// The policy's namespace. It is empty if the policy has none.
     pub(super) namespace: &'s str,
     /// Whether this is the selector of the policy itself. If not, it is the selector of a peer.
     pub(super) subject: bool,

@@ -1,4 +1,5 @@
-//! Finds objects outside the selector's place that match its labels, and describes selectors that would reach them.
+//! Finds objects that match a selector's labels but are outside the selector's place: they are in another namespace, or
+//! are not pods. Describes selectors that would match these objects.
 
 use manx_objects::NAMESPACE_NAME;
 use manx_objects::object::Pairs;

@@ -7,7 +7,7 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{Controller, Kind, kind_and_group};
 use manx_objects::problem::Cause;
 
-/// Some kinds of a group, or all of them if it is `None`.
+/// Some kinds of an API group. `None` means all kinds of the group.
 type Kinds = Option<&'static [&'static str]>;
 
 /// Kinds that often come with policies, by API group, and whose objects make no pods. If a kind is missing here, only

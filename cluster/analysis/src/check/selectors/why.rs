@@ -71,8 +71,7 @@ impl<'f, 'm> Reasons<'f, 'm> {
     }
 }
 
-/// Returns the reason, and the code of the problem. Returns `None` if the selector may be meant for objects that the
-/// input does not contain.
+/// Like [`Reasons::why`], for a reason that is not stored yet.
 fn why(asked: Asked<'_>, found: &Found<'_, '_>) -> Option<(Code, String)> {
     let question = Question::new(asked, found);
     let reason = question.reason()?;
@@ -99,7 +98,7 @@ impl<'q, 'm> Question<'q, 'm> {
     fn reason(&self) -> Option<String> {
         let elsewhere = self.fits_elsewhere();
         let missing: Vec<_> = self.rest.iter().copied().filter(|part| !self.has(*part)).collect();
-        // No selector of a rule matches a pod on its node's network.
+        // A pod on its node's network is no near match, because no selector of a rule matches it.
         let near = self.scope.iter().filter(|member| member.role != Role::OnHost);
         let nearest = Nearest::among(&self.rest, near.map(|member| (*member, &member.labels)));
         if self.found.lacks_place_of(self.asked)

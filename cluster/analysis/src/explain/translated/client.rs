@@ -97,7 +97,7 @@ impl Explainer<'_> {
         Ok(None)
     }
 
-    /// Adds the connection to a backend that `node` has chosen for the client.
+    /// Adds the connection from the client to a backend that `node` has chosen.
     pub(super) fn lead_to(
         &self,
         client: &Client,
@@ -187,8 +187,8 @@ impl Explainer<'_> {
         })
     }
 
-    /// Returns the ends with an address, in the form of requests. A pod is named by its address instead if the address
-    /// is IPv6, because a pod's name stands for its IPv4 address first.
+    /// Returns the ends that have an address, in the form of requests. For an IPv6 address of a pod, this is the
+    /// address itself, because the name of a pod stands for its IPv4 address first.
     pub(super) fn ends_of(&self, address: IpAddr) -> Vec<String> {
         let pods = self.parties.having(address).iter().filter_map(|it| match it {
             Party::Pod { namespace, name, .. } => Some(format!("{namespace}/{name}")),

@@ -79,7 +79,7 @@ impl Explainer<'_> {
             }
             views.push((node, view));
         }
-        // By its hints, a backend may be meant for nodes other than its own.
+        // Hints may assign a backend to clients of other nodes than its own.
         for (node, view) in views.iter().filter(|_| at.is_none()) {
             let chosen = self.choose(client, asked, key, (node, view.as_ref()), |_| true);
             for backend in chosen.into_iter().flat_map(|it| it.backends) {

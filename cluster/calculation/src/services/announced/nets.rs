@@ -158,8 +158,8 @@ fn overlap_any(net: &IpNet, others: &[IpNet]) -> bool {
     others.iter().any(|other| net.contains(other) || other.contains(net))
 }
 
-/// Returns an address in a range that the node needs and that is not a cluster IP. (The agent may know the cluster's
-/// DNS server even before its Service exists.)
+/// Returns an address in a range that the node needs for itself. Cluster IPs and their ranges are ignored. (The agent
+/// may know the cluster's DNS server even before its Service exists.)
 fn needed(range: IpNet, contents: &Contents, reserved: &Reserved) -> Option<String> {
     let is_services = |address: &IpAddr| {
         let services = contents.of_kind(Kind::Service).chain(contents.of_kind(Kind::ServiceCidr));

@@ -13,19 +13,21 @@ use crate::services::rank::Precedence;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// For each key, the claims and the frontend of each, in order of precedence.
+    /// For each key (an address, a protocol and a port): the claims, each with its frontend, in
+    /// order of precedence.
     of_keys: BTreeMap<FrontendKey, Vec<(Precedence, Arc<Frontend>)>>,
     /// The keys that several objects claim.
     contested: BTreeSet<FrontendKey>,
 }
 
 impl Claims {
-    /// Returns the claim that has a key.
+    /// Returns the claim to which a key belongs, which is the first one.
     pub(super) fn first(&self, key: &FrontendKey) -> Option<&(Precedence, Arc<Frontend>)> {
         self.of_keys.get(key)?.first()
     }
 
-    /// Returns the claims that have the keys at the same address.
+    /// Returns, for each key with the same address as this one, the precedence of the claim to
+    /// which it belongs.
     pub(super) fn at_address(&self, key: &FrontendKey) -> impl Iterator<Item = &Precedence> {
         let first = FrontendKey { protocol: 0, port: 0, ..*key };
         let last = FrontendKey { protocol: u8::MAX, port: u16::MAX, ..*key };
@@ -58,7 +60,7 @@ impl Claims {
         }
     }
 
-    /// Returns the claims that do not have their key, each with its object.
+    /// Returns the claims whose key belongs to another claim, each with its object.
     pub(super) fn beaten(&self) -> impl Iterator<Item = (&ObjectKey, Omission)> {
         self.contested.iter().flat_map(|key| {
             let claims = self.of_keys.get(key).map_or(&[][..], Vec::as_slice);

@@ -49,7 +49,7 @@ pub(super) struct Compiled {
     pub(super) addresses: Box<[Own]>,
     /// The port on which load balancers ask about the Service, and the answer.
     pub(super) health_check: Option<(u16, LocalEndpoints)>,
-    /// The frontends. The frontends of a pod lead nowhere until its ports are granted.
+    /// The frontends. The frontends of a pod are not used until its ports are granted.
     pub(super) frontends: BTreeMap<FrontendKey, Arc<Frontend>>,
     /// The parts that are not translated, with the reasons.
     pub(super) omissions: BTreeSet<Omission>,
@@ -76,7 +76,7 @@ impl Compiled {
     }
 }
 
-/// An address of a Service, its kind and policy, and whether it may be a service's address.
+/// An address of a Service, with its kind, its policy, and whether it may be a service's address.
 type Reached = (IpAddr, (AddressKind, TrafficPolicy), bool);
 
 /// The properties by which frontends of a port are equal: at these addresses of one family (`is_v4`), the same clients

@@ -57,8 +57,8 @@ impl AskedHostPorts {
 
 impl Frontends {
     /// Returns the ports of this node that pods request, each with the pod that may have it. This is the oldest pod
-    /// that requests the port, if no Service has the port and the limit is not reached. The ports lead nowhere until
-    /// they are granted.
+    /// that requests the port. A port is left out if a Service has it, or if the limit is reached. A port leads
+    /// to its pod only when it is granted.
     pub fn asked_ports(&self) -> GrantedPorts {
         self.each_asked_port(|_, _| {})
     }

@@ -36,8 +36,8 @@ pub type LocalEndpoints = [Option<usize>; 2];
 pub type HealthChecks = BTreeMap<u16, HealthCheck>;
 
 impl Frontends {
-    /// Returns the ports on which load balancers ask, each with its Service. This is the oldest Service with this port,
-    /// if no Service has it as a node port and the limit is not reached.
+    /// Returns the ports on which load balancers ask about Services, each with its Service. A port belongs to the
+    /// oldest Service that requests it. It is left out if a Service has it as a node port, or if the limit is reached.
     pub fn health_checks(&self) -> HealthChecks {
         self.each_health_check(|_, _| {})
     }
