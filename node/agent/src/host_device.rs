@@ -4,9 +4,10 @@
 //! - The port of forwarded packets, `manx2`: packets that other hosts send to pods through the node come in by it. No
 //!   packets leave by it.
 //!
-//! A source address does not distinguish the two, because the node's kernel masquerades: kube-proxy makes it do so for node
-//! ports. A routing rule does (`iif lo lookup 78`), because to the kernel the node's own packets come in by `lo`. The main
-//! table leads to `manx2`. So if the rule is missing, the node's processes lose their rights, and no other host gains them.
+//! A source address does not distinguish the two, because the node's kernel masquerades: kube-proxy makes it do so for
+//! node ports. A routing rule does (`iif lo lookup 78`), because to the kernel the node's own packets come in by `lo`.
+//! The main table leads to `manx2`. So if the rule is missing, Manx treats packets of the node's processes like packets
+//! of other hosts, and never the reverse.
 //!
 //! `manx2` has its own address in each block, which the kernel uses for masquerading ([`Plan`]). So other nodes, which get
 //! masqueraded packets by a tunnel, do not treat them as the node's own either.
@@ -113,10 +114,12 @@ impl HostDevice {
         Ok(forwarded)
     }
 
-    /// Changes the settings, the addresses of the interfaces, the rules and the routes to pods to those of `desired`, and
-    /// touches no others. Repeating it changes nothing. A pass that only looks has the same findings, and changes nothing.
+    /// Changes the settings, the addresses of the interfaces, the rules and the routes to pods to those of `desired`,
+    /// and touches no others. Repeating it changes nothing. A pass with `only_looks` has the same findings, and changes
+    /// nothing.
     ///
-    /// Returns the blocks that have no route, because the node has no route to their node. The next walk tries again.
+    /// Returns the blocks that get no route, because the kernel has no route to the node that has the block. The next
+    /// call tries again.
     ///
     /// # Errors
     /// The first error. If a setting cannot be set, everything else is still set.
@@ -368,7 +371,8 @@ impl PodRoutes {
                     hop => hop?,
                 }),
             };
-            // If the kernel does not accept one next hop as a neighbour, the prefix would lose all others, too.
+            // A router without a usable next hop is left out: the kernel would refuse the whole route, with the next
+            // hops by other routers.
             let Some(hop) = hop.filter(|it| it.is_beyond || !is_by_router) else {
                 if !is_by_router {
                     routes.unreachable.push(*block);

@@ -54,7 +54,7 @@ const MOST_ROUTES: usize = 4096;
 /// The effect of a change of services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ServiceChange {
-    /// At most backends, or addresses in the ranges, have changed.
+    /// Nothing has changed, or only backends and addresses in the ranges.
     None,
     /// Translated addresses outside of the ranges have changed.
     Addresses(ChangedAddresses),

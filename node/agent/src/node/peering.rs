@@ -58,7 +58,7 @@ pub(crate) struct Peering {
     speaker: Speaker,
     /// The last configuration of the speaker.
     configured: Option<Configuration>,
-    /// Whether an earlier agent has forwarded this node's packets.
+    /// Whether this agent has taken over devices of the last one, so that packets have been forwarded meanwhile.
     restarted: bool,
     /// The port and the sockets at which the speaker listens since its start.
     port: u16,
@@ -280,7 +280,8 @@ impl Peering {
         }
     }
 
-    /// Ends without a notification to the peers. So those that can keep this node's routes until the next agent speaks.
+    /// Ends without a notification to the peers. So peers that support graceful restart keep this node's routes until
+    /// the next agent speaks BGP.
     pub(super) fn leave(self) {
         self.speaker.leave();
     }

@@ -1,10 +1,11 @@
 //! Settling: the agent's state follows its inputs, in one order: objects → cluster → place → services → tables.
 //!
-//! The control loop settles once a turn. Apart from the first import and place at the start, only settling takes these
-//! steps. The result depends only on the inputs: the same changes in any order and in any batches lead to the same state.
-//! There are two exceptions. First, if the node has no place in the new cluster, the last topology stays in force. Second,
-//! with another plugin, a service's endpoint stays a pod until no slice names it. After settling, `host_ports` decides
-//! which ports of the node pods get. That decision depends on the node's sockets at that time.
+//! The control loop settles after each event. Only settling takes these steps, with one exception: at the start of the
+//! agent, `View::open` imports the objects and calculates the node's place for the first time. The result depends only
+//! on the inputs: the same changes in any order and in any batches lead to the same state. There are two exceptions.
+//! First, if the node has no place in the new cluster, the last topology stays in force. Second, with another plugin, a
+//! service's endpoint stays a pod until no slice names it. After settling, `host_ports` decides which ports of the node
+//! pods get. That decision depends on the node's sockets at that time.
 
 use std::sync::Arc;
 use std::time::Instant;

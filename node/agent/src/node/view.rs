@@ -382,7 +382,7 @@ impl View {
                 }
                 let endpoints = self.cluster.model.endpoints.values();
                 let pods: HashSet<&IpAddr> = match self.network {
-                    // No list is needed: Manx has routes to its pods.
+                    // No list of pods' addresses is needed, because Manx has routes to its pods.
                     Network::Manx => HashSet::new(),
                     Network::OtherPlugin => endpoints.flat_map(|it| &it.addresses).collect(),
                 };
