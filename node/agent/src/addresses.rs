@@ -16,8 +16,8 @@ use crate::pool_addresses::{self, Known, PoolAddresses};
 /// The network name in the IPAM handles of pods that no container runtime has attached.
 const OWN_NETWORK: &str = "manx";
 
-/// The network name in the IPAM handles that Calico's plugin has made. No two containers have the same id, whatever
-/// their network is.
+/// The network name in the IPAM handles that Calico's plugin has made. Two containers never have the same id, not even
+/// in different networks.
 const CALICOS_NETWORK: &str = "k8s-pod-network";
 
 /// The reason why addresses are not given out, or not released.

@@ -594,12 +594,12 @@ pub struct Verified {
     pub milliseconds: u64,
 }
 
-/// The packets that met one rule, or the end of a staged policy's tier, before the decision.
+/// The packets that matched one rule which did not decide them. The end of a staged policy's tier counts as a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotedCount {
     /// The rule; `StagedNetworkPolicy default/p ingress[end of tier]` if no rule of a staged policy would have decided.
     pub rule: String,
-    /// The action that it took or, if staged, would have taken: `allow`, `deny`, `pass` or `log`.
+    /// The action of the rule, or the action that a staged rule would have had: `allow`, `deny`, `pass` or `log`.
     pub action: String,
     /// Whether its policy is staged.
     pub staged: bool,
@@ -668,7 +668,7 @@ pub struct SourceRoute {
     /// The reason why it leads nowhere, or why its tunnel does not work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Whether it is used: it is the last of its prefix.
+    /// Whether this route is used: it is the last of the list for its prefix.
     pub used: bool,
 }
 
@@ -700,7 +700,7 @@ pub struct WorkerStatus {
     pub parks: u64,
     /// Packets handled.
     pub packets: u64,
-    /// Time-stamp counter cycles spent in turns that found packets.
+    /// Time-stamp counter cycles spent in turns (rounds over the ports) that found packets.
     pub busy_cycles: u64,
     /// Packets that it read and handed off to the worker of their flow.
     pub handed_off: u64,
@@ -721,7 +721,7 @@ pub struct FlowStatus {
     pub source: IpAddr,
     /// Source port, or 0.
     pub source_port: u16,
-    /// The address that it was opened to.
+    /// The destination address of its first packet.
     pub destination: IpAddr,
     /// Destination port, or 0.
     pub destination_port: u16,

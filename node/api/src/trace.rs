@@ -169,7 +169,8 @@ impl Trace {
         [&mut self.egress, &mut self.ingress].into_iter().chain(stages.map(|stage| &mut stage.side))
     }
 
-    /// The same trace without a route. If that `counts`, the packet is denied; otherwise the trace only says so.
+    /// This trace, for a connection without a route. If `counts` is true, the connection is denied; otherwise the trace
+    /// only reports the missing route.
     #[must_use]
     pub fn without_route(self, why: String, counts: bool) -> Self {
         let [allowed, intended] = [self.allowed, self.intended].map(|passes| passes && !counts);

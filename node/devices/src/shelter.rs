@@ -313,8 +313,8 @@ impl Shelter {
         })
         .and_then(|()| netlink::in_netns(node, async |netlink| netlink.configure(config).await));
         if let Err(error) = put {
-            // The first error is the one to report. The remaining parts are down, or closed by the agent because it
-            // does not know them.
+            // The first error is the one to report. If this fails, too, no packets pass: the remaining interfaces are
+            // down, or the agent does not serve them because it does not know them.
             let _ = self.remove(&pair);
             return Err(error.into());
         }

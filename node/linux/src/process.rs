@@ -8,7 +8,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{chdir, close, setsid};
 
 /// Raises this process's limit of open files to its hard limit. A service's soft limit is 1,024 by default (systemd,
-/// `DefaultLimitNOFILE=`), because programs that wait by `select` need no more.
+/// `DefaultLimitNOFILE=`), because programs that wait by `select` cannot use descriptors above 1,023.
 pub fn raise_open_files() -> io::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)

@@ -117,8 +117,8 @@ impl Health {
         }
     }
 
-    /// Whether pods can be attached and their packets pass. At its start the agent may also wait for the sessions with its
-    /// BGP peers. At the start it also waits for the sessions with BGP peers, if the settings request that.
+    /// Whether pods can be attached and their packets pass. An agent that has just started is not ready while it waits
+    /// for its BGP peers (`awaits_peers`).
     pub fn readiness(&self, now: Instant) -> HealthAnswer {
         let answer = self.carries_packets(now);
         match self {

@@ -190,7 +190,8 @@ impl Task {
                     Event::Attempt => self.connect(),
                     Event::Happened(at, happened) => {
                         self.happened(at, happened);
-                        // The same read may have brought more messages, but not more than the buffer holds.
+                        // The receive buffer may contain more complete messages. Their number is bounded, because the
+                        // buffer is.
                         while let Some(more) = self.ready(at) {
                             self.happened(at, more);
                         }

@@ -58,7 +58,8 @@ pub(crate) struct Peering {
     speaker: Speaker,
     /// The last configuration of the speaker.
     configured: Option<Configuration>,
-    /// Whether this agent has taken over devices of the last one, so that packets have been forwarded meanwhile.
+    /// Whether the last agent has left devices for this one. Then this is a restart, and packets are forwarded as
+    /// before.
     restarted: bool,
     /// The port and the sockets at which the speaker listens since its start.
     port: u16,
