@@ -190,9 +190,10 @@ impl HostDevice {
             ..Rule::new(RULE_PREFERENCE, family, action)
         };
         let own = self.forwarded.iter().map(|_| rule(LOOPBACK, Action::Lookup(OWN_TABLE)));
-        // With another plugin, a source address does not show Manx whether the node or a host beyond it is the sender. Manx
-        // cannot refuse the source later either, because the node's NAT gives it to other hosts' packets. So the kernel
-        // refuses the source where a packet comes in. For IPv4 the kernel does so by default.
+        // With another plugin, a source address does not show Manx whether the node or a host beyond it is the sender.
+        // Manx cannot refuse the node's address as a source, because after the node's NAT packets of other hosts have
+        // it, too. So the kernel refuses it where a packet comes in from the uplink. For IPv4 the kernel does so by
+        // default.
         let refused = desired.own.iter().filter(|it| family == Family::V6 && it.is_ipv6());
         let refusals =
             refused.map(|source| Rule { from: Some(*source), ..rule(&self.uplink, Action::Drop) });
@@ -247,8 +248,8 @@ async fn set_rules(
     pass.change_rules(netlink, &known, wanted).await
 }
 
-/// Whether it is a rule of these interfaces. Manx's other rules belong to `manx1`: they have other preferences, or lead to
-/// other tables.
+/// Whether a rule belongs to these interfaces. Manx's other rules belong to `manx1`: they have other preferences, or
+/// lead to other tables.
 fn is_own(rule: &Rule) -> bool {
     let does = matches!(rule.action, Action::Drop | Action::Lookup(OWN_TABLE));
     does && (rule.preference, rule.made_by) == (RULE_PREFERENCE, MANX_PROTOCOL)
@@ -352,7 +353,7 @@ struct PodRoutes {
 impl PodRoutes {
     async fn find(netlink: &Netlink, desired: &HostNetwork) -> Result<Self, netlink::Error> {
         let mut routes = Self::default();
-        // Many prefixes have few different next hops.
+        // Many prefixes share few next hops, so each next hop is looked up once.
         let mut next_hops = BTreeMap::new();
         for (block, route) in &desired.blocks {
             let address = match *route {
@@ -389,9 +390,9 @@ impl PodRoutes {
         Ok(routes)
     }
 
-    /// All routes for one of the kernel's tables. The routes through Manx lead to `entry`. If a table had only a pool's
-    /// prefix, packets to the pool's blocks that are reached in other ways would use it, too. So each table also gets the
-    /// routes to these blocks.
+    /// All routes for one of the kernel's tables. The routes through Manx lead to `entry`. Some blocks of a pool are
+    /// reached by the node's own network, and not through Manx. Without own routes in the table, packets to them would
+    /// use the route to the pool's whole prefix. So each table also gets the routes to these blocks.
     fn through(&self, entry: &CreatedDevice) -> BTreeSet<Route> {
         let through_manx = self.through_manx.iter().map(|(net, source)| entry.route(*net, *source));
         through_manx.chain(self.by_node.iter().cloned()).collect()

@@ -95,7 +95,7 @@ pub(super) struct Agent {
     attachments: Attachments,
     calculated: Calculated,
     dataplane: Dataplane,
-    /// The nodes that are reached by an IPIP tunnel. The task that looks for the next hops to them receives this.
+    /// The nodes that are reached by an IPIP tunnel, for the task that finds the next hops to these nodes.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     started: Instant,
     /// The time of the next check of rules, routes and settings for the node's ports.
@@ -113,7 +113,8 @@ pub(super) struct Agent {
     ipam: Ipam,
     /// An error that ends the agent at the next tick.
     failed: Option<Error>,
-    /// The flow records of the last agent, by worker, until there are tables to judge them by.
+    /// The flow records of the last agent, by worker. They are kept until there are tables, by which the flows are
+    /// allowed or not.
     last_flows: Option<BTreeMap<usize, FlowRecordFile>>,
     /// The state of the pages for health and metrics.
     served: Served,

@@ -75,8 +75,8 @@ pub(crate) struct PoolAddresses(Arc<Shared>);
 struct Shared {
     node: String,
     access: Access,
-    /// The connection. `None`: the next call opens it. It is opened again when the server does not answer, because
-    /// certificates and tokens change.
+    /// The connection. `None`: the next call opens one. After a call without an answer a new connection is opened,
+    /// because certificates and tokens change.
     open: Mutex<Option<Arc<Objects<Writer>>>>,
     /// The pod whose addresses change now holds this lock.
     turn: Mutex<()>,

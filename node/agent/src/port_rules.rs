@@ -216,8 +216,8 @@ impl Present {
         present
     }
 
-    /// Whether the kernel's rule finds the node's own addresses, or the rule of Manx that replaces it. It is false if
-    /// another program has moved the kernel's rule.
+    /// Whether there is a rule for the table `local`: the kernel's, or the rule of Manx that replaces it. There is none
+    /// if another program has moved the kernel's rule.
     pub(crate) fn has_local(&self) -> bool {
         self.known.iter().any(Rule::is_of_local)
     }
@@ -233,7 +233,7 @@ pub(crate) fn has_manx(rules: &BTreeSet<Rule>) -> bool {
     rules.iter().any(|rule| rule.preference != KERNELS)
 }
 
-/// Whether it is a rule of Manx, or the kernel's rule for the table `local`.
+/// Whether a rule is Manx's, or the kernel's rule for the table `local`.
 fn is_known(rule: &Rule) -> bool {
     match rule.preference {
         KERNELS => rule.is_of_local(),

@@ -17,19 +17,19 @@ pub struct Trace {
     pub to: String,
     /// The packet.
     pub packet: String,
-    /// Whether it passes by the policy that is enforced.
+    /// Whether the connection passes by the policy that is enforced.
     pub allowed: bool,
-    /// Whether it would pass if all policy were enforced. Host endpoint policy is enforced only in part.
+    /// Whether the connection would pass if all policy were enforced. Host endpoint policy is enforced only in part.
     pub intended: bool,
     /// The reason why Manx has no route for the connection. Absent if there is a route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_route: Option<String>,
     /// The steps at the source.
     pub egress: SideTrace,
-    /// The interface by which it leaves the source's node, if a host endpoint may be there.
+    /// The interface by which the connection leaves the source's node, if a host endpoint may be there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaving: Option<InterfaceTrace>,
-    /// The interface by which it arrives at the destination's node, if a host endpoint may be there.
+    /// The interface by which the connection arrives at the destination's node, if a host endpoint may be there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arriving: Option<InterfaceTrace>,
     /// The steps at the destination.
@@ -64,17 +64,17 @@ pub struct SideTrace {
 pub struct DecidingRule {
     /// The kind of its object.
     pub kind: String,
-    /// The API version of its object.
+    /// The API version of the rule's object.
     pub api_version: String,
     /// The object's namespace; empty if it has none.
     pub namespace: String,
     /// The object's name.
     pub name: String,
-    /// The list that it is in: `ingress` or `egress`.
+    /// The list that contains the rule: `ingress` or `egress`.
     pub direction: String,
     /// Its index in the list.
     pub index: usize,
-    /// The place of its object: file, line and column.
+    /// The place of the rule's object: file, line and column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
 }
@@ -84,7 +84,7 @@ pub struct DecidingRule {
 pub struct UnusablePolicy {
     /// Its name.
     pub policy: String,
-    /// The reason why it is not valid.
+    /// The reason why the policy is not valid.
     pub reason: String,
 }
 
@@ -106,10 +106,10 @@ pub struct TierSteps {
 pub struct PolicySteps {
     /// Its name.
     pub name: String,
-    /// Its order in its tier; `None` is last. Profiles have none.
+    /// The policy's order in its tier; `None` is last. Profiles have no order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<f64>,
-    /// Whether it is staged: its verdict is only reported.
+    /// Whether the policy is staged. The verdict of a staged policy is only reported.
     pub staged: bool,
     /// The place where it is written: file, line and column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,11 +137,11 @@ pub struct InterfaceTrace {
     pub node: String,
     /// The interface.
     pub interface: String,
-    /// The host endpoint that governs it, if there is one.
+    /// The host endpoint whose policy applies to the interface, if there is one.
     pub host_endpoint: Option<String>,
     /// Whether the connection passes by the policy that is enforced there.
     pub allowed: bool,
-    /// Whether it would pass if all of its policy were enforced.
+    /// Whether the connection would pass if all policy of the host endpoint were enforced.
     pub intended: bool,
     /// The places where policy applies to the connection, in order.
     pub stages: Vec<StageTrace>,

@@ -20,7 +20,7 @@ use manx_linux::whole_file;
 
 /// The default folder in which runtimes look for programs.
 const BIN_DIR: &str = "/opt/cni/bin";
-/// The folder in which they look for configurations.
+/// The default folder in which runtimes look for configurations.
 const CONF_DIR: &str = "/etc/cni/net.d";
 /// The name of the configuration. Runtimes take the first in order of names.
 const CONF_NAME: &str = "10-manx.conflist";

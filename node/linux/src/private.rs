@@ -30,13 +30,13 @@ pub enum Error {
     /// Another user owns it.
     #[error("{path} belongs to user {owner}, and this is run by user {}", geteuid())]
     Foreign { path: PathBuf, owner: u32 },
-    /// Other users may add or remove files in it.
+    /// Other users may add or remove files in the folder.
     #[error("others may write to {path} (mode {mode:04o})")]
     Shared { path: PathBuf, mode: u32 },
-    /// It is a link or a file, not a folder.
+    /// The path is a link or a file, not a folder.
     #[error("{0} is no folder, or a link to one")]
     NotAFolder(PathBuf),
-    /// It cannot be made or examined.
+    /// The folder or file cannot be made or examined.
     #[error("{path}: {source}")]
     File { path: PathBuf, source: io::Error },
 }

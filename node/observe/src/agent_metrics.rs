@@ -19,7 +19,7 @@ pub struct AgentMetrics {
     pub in_sync: bool,
     /// The time since which objects may be out of date.
     pub stale_since: Option<SystemTime>,
-    /// Objects by the group and name of their kind, and whether they are valid.
+    /// The numbers of objects, by the group and the name of their kind, and by whether they are valid.
     pub objects: BTreeMap<(&'static str, &'static str, bool), u64>,
     /// Problems of objects that keep something from taking effect.
     pub errors: u64,

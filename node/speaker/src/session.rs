@@ -352,7 +352,7 @@ impl Task {
                 let is_established = old.established().is_some();
                 if let Some(old) = self.connections[1 - at].take() {
                     if is_established {
-                        // It is closed without a notification (RFC 4724, 4.2).
+                        // The old connection is closed without a notification (RFC 4724, 4.2).
                         self.close(&old, &Reason::Replaced);
                     } else {
                         close_collided(old);

@@ -34,7 +34,8 @@ pub struct Holder {
 struct Entry {
     note: Value,
     descriptors: Vec<OwnedFd>,
-    /// `false` for descriptors of files, which are useless when all devices are gone.
+    /// Whether the descriptors keep a device or a namespace. It is `false` for files of flow records, which are useless
+    /// when all devices are gone.
     has_device: bool,
 }
 

@@ -46,10 +46,10 @@ pub struct Entry {
     /// Whether the capability is there.
     pub allowed: bool,
     pub found: String,
-    /// The consequence, if it is missing.
+    /// The consequence, if the capability is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<String>,
-    /// The remedy, if it is missing.
+    /// The remedy, if the capability is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

@@ -24,7 +24,7 @@ pub struct Link {
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
-    /// Whether it is the loopback interface.
+    /// Whether this is the loopback interface.
     pub loopback: bool,
     /// The index of the bridge to which the interface belongs.
     pub master: Option<u32>,

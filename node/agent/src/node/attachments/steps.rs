@@ -165,7 +165,7 @@ impl Attachments {
             if device.device().ends_with_queues() {
                 let until = Instant::now() + CLOSE_TIMEOUT;
                 for queues in &closed {
-                    // The channel carries nothing: it only ends.
+                    // Nothing is sent through this channel. It ends when the queues are closed.
                     let _ = queues.recv_deadline(until);
                 }
             }
