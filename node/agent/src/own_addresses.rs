@@ -22,8 +22,8 @@ const LOOPBACK: u32 = 1;
 pub(crate) struct OwnAddresses {
     /// The prefixes that the kernel delivers to itself.
     pub(crate) prefixes: BTreeSet<IpNet>,
-    /// The addresses of interfaces that other machines can reach. Loopback and link-local addresses are left out, and so
-    /// are the network's own address and its broadcast address.
+    /// The addresses of interfaces that other machines can reach. Loopback and link-local addresses are left out, and
+    /// so are the first and the broadcast address of each network.
     pub(crate) of_interfaces: BTreeSet<IpAddr>,
     /// The nets of these addresses, except nets that contain only the interface's own address.
     pub(crate) links: Vec<IpNet>,

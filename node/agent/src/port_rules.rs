@@ -127,7 +127,7 @@ impl Desired {
 /// The interfaces that rules name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Interfaces<'a> {
-    /// Manx's own interface, by which translated packets come.
+    /// Manx's own interface, by which translated packets come into the node's kernel.
     pub(crate) manx: &'a str,
     /// The interfaces by which other machines and containers can send.
     pub(crate) outside: &'a BTreeSet<String>,

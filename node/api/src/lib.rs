@@ -10,8 +10,8 @@
 //!
 //! This crate depends on no other crate of Manx: a program that talks to an agent needs nothing else.
 //!
-//! A message is a 4-byte little-endian length followed by that many bytes of JSON, at most [`MAX_MESSAGE`]. A
-//! connection carries requests and their replies in turn. The socket has mode 0600.
+//! A message is a 4-byte little-endian length followed by that many bytes of JSON, at most [`MAX_MESSAGE`]. On a
+//! connection, each request is followed by its reply. The socket has mode 0600.
 
 #![warn(missing_docs)]
 
@@ -509,7 +509,8 @@ pub struct Status {
     pub flows: Vec<FlowStatus>,
     /// Allowed and denied packets, by the rule (or reason) that decided.
     pub rules: Vec<RuleCount>,
-    /// Packets by what was noted before the decision: Pass and Log rules, and the results of staged policies.
+    /// Packets that matched a rule before the decision, by rule: `Pass` and `Log` rules, and the rules of staged
+    /// policies.
     pub noted: Vec<NotedCount>,
     /// The size of the policy tables.
     pub policy: PolicyStatus,
@@ -561,7 +562,8 @@ pub struct Stale {
 pub struct PolicyStatus {
     /// Chains of policies.
     pub chains: usize,
-    /// The chains that are evaluated rule by rule, which is slower. Chains with rules that are only noted do not count.
+    /// The chains that are evaluated rule by rule, which is slower: their rows would exceed the memory budget, or their
+    /// predicates differ between the addresses of the local end.
     pub linear: usize,
     /// Classes of peers.
     pub classes: usize,

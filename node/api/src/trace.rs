@@ -38,10 +38,11 @@ pub struct Trace {
     pub staged: Vec<String>,
 }
 
-/// The steps and the verdict at one end.
+/// The steps and the verdict of one policy direction: egress at the source, ingress at the destination, or one stage at
+/// an interface.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SideTrace {
-    /// Whether this end allows the connection.
+    /// Whether the policy here allows the connection.
     pub allowed: bool,
     /// The rule, or the reason, that decided.
     pub why: String,
@@ -147,14 +148,14 @@ pub struct InterfaceTrace {
     pub stages: Vec<StageTrace>,
 }
 
-/// The steps at one place on the path through an interface.
+/// The steps at one stage: a place on the path through an interface where policy applies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StageTrace {
     /// `doNotTrack`, `preDNAT`, `applyOnForward` (forwarded traffic) or `normal` (traffic of the node's own processes).
     pub stage: String,
-    /// Whether a node enforces the verdict of this place.
+    /// Whether a node enforces the verdict of this stage.
     pub enforced: bool,
-    /// Whether this place decides; otherwise the next one follows.
+    /// Whether this stage decides. Otherwise the next stage follows.
     pub decides: bool,
     /// The steps and the result.
     #[serde(flatten)]

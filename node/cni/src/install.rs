@@ -64,7 +64,7 @@ enum Error {
         "{0} has no configuration of another plugin: expected a .conflist, .conf or .json file; install that plugin first"
     )]
     NoOther(PathBuf),
-    /// The other plugin's network cannot have one more plugin.
+    /// This plugin cannot be added to the network of the other plugin.
     #[error("{path}: {source}")]
     Other { path: PathBuf, source: conflist::Error },
     /// A file operation failed.

@@ -273,12 +273,12 @@ impl Shelter {
         })?)
     }
 
-    /// Moves a host end in, and puts a stand-in into its place in the node's namespace. Afterwards the host end and the
-    /// inner end are up.
+    /// Moves a host end into the shelter, and puts a stand-in into its place in the node's namespace. Afterwards the
+    /// host end and the inner end are up.
     ///
     /// # Errors
     /// After an error before the move nothing has changed. After a later error the pod and the node do not reach each
-    /// other: the host end stays here, and no stand-in is left.
+    /// other: the host end stays in the shelter, and no stand-in is left.
     pub fn take_in(
         &self,
         node: &OwnedFd,

@@ -23,7 +23,8 @@ pub fn leave_parent() -> io::Result<()> {
         // The descriptor of the folder itself is closed already.
         let _ = close(inherited);
     }
-    // A program that a shell started leads a process group, and keeps its session.
+    // This fails if the program leads a process group, for example because a shell started it. Then it keeps its
+    // session.
     let _ = setsid();
     Ok(chdir("/")?)
 }

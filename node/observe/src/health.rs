@@ -9,8 +9,7 @@ const DEAD: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
 pub enum Health {
-    /// The agent reads the objects for the first time, until the datastore answers. If it waits for something, the text
-    /// names it.
+    /// The agent waits until it has read all objects for the first time. If it waits for something, the text names it.
     Starting(Option<String>),
     /// Its control loop turns.
     Running(Running),

@@ -58,7 +58,8 @@ pub(super) enum ServiceChange {
     None,
     /// Translated addresses outside of the ranges have changed.
     Addresses(ChangedAddresses),
-    /// Endpoints have changed that policy uses before kube-proxy translates.
+    /// Endpoints of services have changed. Policy uses them for packets to service addresses, before kube-proxy
+    /// translates these packets.
     Tables,
 }
 

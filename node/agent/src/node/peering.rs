@@ -43,7 +43,8 @@ use manx_speaker::{Configuration, Speaker};
 
 /// The most prefixes of one peer. A full table of the Internet has about a million.
 const PREFIXES: usize = 1 << 20;
-/// The most prefixes of a peer that is a node: its blocks, its borrowed addresses, and those of others that it reflects.
+/// The most prefixes of a peer that is a node: its blocks and borrowed addresses, and, if it is a route reflector,
+/// those of other nodes.
 const PREFIXES_OF_NODE: usize = 1 << 15;
 
 /// The shortest interval at which learned routes are read. Reading a million routes takes some tenths of a second.

@@ -59,8 +59,8 @@ impl Netlink {
         })
     }
 
-    /// Configures an interface with the same index and name as the one from which `config` was read. It should be down,
-    /// and is up afterwards if that one was.
+    /// Configures an interface with the same index and name as the one from which `config` was read. The interface
+    /// should be down. Afterwards it is up if the former interface was.
     pub async fn configure(&self, config: &InterfaceConfig) -> Result<(), Error> {
         let InterfaceConfig { link, attributes, port, .. } = config;
         for (key, value) in &config.settings {
