@@ -4,10 +4,10 @@
 //! - The port of forwarded packets, `manx2`: packets that other hosts send to pods through the node come in by it. No
 //!   packets leave by it.
 //!
-//! A source address does not distinguish the two, because the node's kernel masquerades: kube-proxy makes it do so for
-//! node ports. A routing rule does (`iif lo lookup 78`), because to the kernel the node's own packets come in by `lo`.
-//! The main table leads to `manx2`. So if the rule is missing, Manx treats packets of the node's processes like packets
-//! of other hosts, and never the reverse.
+//! A source address does not distinguish the node's own packets from forwarded ones, because the node's kernel
+//! masquerades: kube-proxy makes it do so for node ports. A routing rule does (`iif lo lookup 78`), because to the
+//! kernel the node's own packets come in by `lo`. The main table leads to `manx2`. So if the rule is missing, Manx
+//! treats packets of the node's processes like packets of other hosts, and never the reverse.
 //!
 //! `manx2` has its own address in each block, which the kernel uses for masquerading ([`Plan`]). So other nodes, which get
 //! masqueraded packets by a tunnel, do not treat them as the node's own either.
@@ -200,8 +200,8 @@ impl HostDevice {
         own.chain(refusals).collect()
     }
 
-    /// Changes single routes. Removed routes must lead through Manx. All other routes stay, and are not even read: a walk
-    /// reads all of them.
+    /// Changes single routes. Removed routes must lead through Manx. All other routes stay. They are not even read,
+    /// while [`Self::walk`] reads all routes.
     pub fn change_routes(&self, changed: &ChangedRoutes) -> Result<(), Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
             if self.forwarded.is_some() {

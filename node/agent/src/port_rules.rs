@@ -4,7 +4,7 @@
 //! | preference | rule | |
 //! |---|---|---|
 //! | 1 | `iif manx1 lookup local` | what Manx sends to the node goes to its processes, and not back |
-//! | 1 | `iif eth0 from NODE blackhole` | nobody outside sends as the node |
+//! | 1 | `iif eth0 from NODE blackhole` | drops packets from outside with the node's address as their source |
 //! | 2 | `to NODE ipproto tcp dport 31000 lookup local` | a health check, at which the agent itself listens |
 //! | 3 | `to NODE ipproto tcp dport 61000-65534 lookup 79` | what comes to these ports goes to Manx, from outside and from the node's own processes |
 //! | 3 | `to 127.0.0.1 iif lo ipproto tcp dport 30000-32767 lookup 79` | the same for the node's own processes |

@@ -652,7 +652,8 @@ pub struct RouteStatus {
 pub struct Routes {
     /// The node.
     pub node: String,
-    /// The routes by prefix, and for one prefix by source: the used one is last.
+    /// The routes in the order of their prefixes, and for one prefix in the order of their sources. The last route of
+    /// each prefix is used.
     pub routes: Vec<SourceRoute>,
 }
 

@@ -112,7 +112,7 @@ pub struct PolicySteps {
     pub order: Option<f64>,
     /// Whether the policy is staged. The verdict of a staged policy is only reported.
     pub staged: bool,
-    /// The place where it is written: file, line and column.
+    /// The place where the policy is written: file, line and column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
     /// The evaluated rules, in order.
@@ -140,7 +140,7 @@ pub struct InterfaceTrace {
     pub interface: String,
     /// The host endpoint whose policy applies to the interface, if there is one.
     pub host_endpoint: Option<String>,
-    /// Whether the connection passes by the policy that is enforced there.
+    /// Whether the connection passes by the policy that is enforced at the interface.
     pub allowed: bool,
     /// Whether the connection would pass if all policy of the host endpoint were enforced.
     pub intended: bool,

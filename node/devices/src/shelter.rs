@@ -26,7 +26,7 @@ pub use lock::Lock;
 
 /// The longest alias that the kernel takes, in bytes (`IFALIASZ`, with the zero at its end).
 const ALIAS_MAX: usize = 255;
-/// The prefix of an inner end's name, which the host end's index follows.
+/// The name of an inner end is this prefix, followed by the host end's index.
 const PREFIX: &str = "manx-";
 /// The difference between the inner end's index and the host end's. Host ends keep their indexes, so the low indexes
 /// must be free for them.

@@ -160,7 +160,8 @@ impl Peering {
             tracing::warn!(problem, "BGP");
         }
         (self.system, self.problems) = (system, problems);
-        // With other pools or ranges, other routes lead out of the cluster.
+        // Pools and ranges determine which routes lead out of the cluster, so the routes are read again if these have
+        // changed.
         if (&self.ranges, self.pools()) != (&ranges, Some(&pools)) {
             self.generation = None;
         }

@@ -42,7 +42,7 @@ pub(super) struct Ports {
 pub(super) struct PodPorts {
     /// The port for the pod itself.
     pub(super) own: PortId,
-    /// The port for its host side, if another plugin has connected it.
+    /// The port for the host side of the pod's link, if another plugin has connected the pod.
     pub(super) host: Option<PortId>,
 }
 

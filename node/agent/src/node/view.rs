@@ -50,7 +50,7 @@ pub(crate) struct View {
     pub(crate) uplink: String,
     /// The cluster that the objects describe.
     pub(super) cluster: Cluster,
-    /// The node's place in the cluster. It is that of the last state of the objects in which the node has one.
+    /// The node's place in the cluster. If the node has no place there now, this is the last one that it had.
     pub(crate) topology: Topology,
     /// Whether the topology lacks the other nodes' pods, because pools are not valid.
     is_closed: bool,
@@ -318,7 +318,8 @@ impl View {
         services.frontends.health_checks().into_iter().flat_map(of_port).collect()
     }
 
-    /// Whether this node is about to be removed: its Node says so, or is deleted. A node with an invalid Node stays.
+    /// Whether this node is about to be removed: its Node object says so, or is deleted. A node whose Node object is
+    /// invalid stays.
     pub(super) fn is_leaving(&self, inputs: &Inputs) -> bool {
         match inputs.contents().objects.get(&ObjectKey::new(Kind::Node, "", &self.node)) {
             None => true,

@@ -66,7 +66,7 @@ impl Entry {
 }
 
 impl Report {
-    /// A report of the tried capabilities and of the other ones.
+    /// A report of these results, in the order of [`Capability`].
     pub fn new(found: ProbeResults, seccomp: u64) -> Self {
         let mut checks: Vec<Entry> =
             found.into_iter().map(|(capability, check)| Entry::new(capability, check)).collect();
