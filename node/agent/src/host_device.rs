@@ -201,7 +201,7 @@ impl HostDevice {
     }
 
     /// Changes single routes. Removed routes must lead through Manx. All other routes stay. They are not even read,
-    /// while [`Self::walk`] reads all routes.
+    /// while `walk` reads all routes.
     pub fn change_routes(&self, changed: &ChangedRoutes) -> Result<(), Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
             if self.forwarded.is_some() {

@@ -37,7 +37,7 @@ const OWN: &str = "lo";
 /// The preference of the kernel's own rule for the table `local`.
 const KERNELS: u32 = 0;
 const FROM_MANX: u32 = 1;
-/// The preference of the rules against forged sources. It may be that of [`FROM_MANX`], because no packet matches both
+/// The preference of the rules against forged sources. It may be that of `FROM_MANX`, because no packet matches both
 /// kinds of rules: a packet comes in by one interface, Manx's or an outside one.
 const FORGED: u32 = FROM_MANX;
 const HEALTH_CHECKS: u32 = 2;

@@ -54,7 +54,8 @@ impl ServiceDevice {
 
     fn route_back(&self) -> Result<(), Error> {
         netns::run_in(&self.netns, || {
-            // Packets of pods come in here, but the routes to pods lead to another interface.
+            // Packets of pods come in here, but the routes to pods lead to another interface. So a check of sources
+            // would drop them.
             sysctl::set(&format!("ipv4/conf/{SERVICES}/rp_filter"), "0")
         })?
         .map_err(netlink::Error::from)?;

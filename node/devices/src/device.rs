@@ -357,7 +357,7 @@ pub fn make_tuntap(
             netlink.set_segments(link.index, segments).await?;
         }
         if kind == Kind::Tun {
-            // A link-local address is useless on a device without a link.
+            // A link-local address is useless on a TUN device, which has no link with neighbours.
             let key = format!("ipv6/conf/{}/addr_gen_mode", wanted.interface);
             sysctl::set_if_present(&key, "1")?;
         }

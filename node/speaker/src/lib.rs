@@ -73,8 +73,8 @@ pub struct Speaker {
 }
 
 impl Speaker {
-    /// Listens at addresses, and starts without peers. `[::]` stands for all addresses of both families. For a port below
-    /// 1024 the caller needs `CAP_NET_BIND_SERVICE`, but only during this call.
+    /// Listens at addresses, and starts without peers. With `[::]`, it listens at all addresses of both families. For a
+    /// port below 1024 the caller needs `CAP_NET_BIND_SERVICE`, but only during this call.
     ///
     /// The thread first runs `drop_privileges`, to drop rights that it does not need. If that fails, it does not speak BGP. It
     /// calls `on_change` when learned routes or a session's state may have changed; changes in quick succession cause one

@@ -114,8 +114,8 @@ impl Drop for Listener {
     }
 }
 
-/// Listens at an address. `[::]` stands for all addresses of both families, or on a kernel without IPv6 for all IPv4
-/// addresses.
+/// Listens at an address. With `[::]`, the socket listens at all addresses of both families, or at all IPv4 addresses
+/// on a kernel without IPv6.
 ///
 /// # Errors
 /// Another process uses the address, or the caller lacks the right to use it.

@@ -1,4 +1,5 @@
-//! The successive sessions with one peer: its connections, and the routes that the table learns and sends by them.
+//! The successive sessions with one peer: its connections, the routes that the table learns from it, and the routes
+//! that are sent to it.
 
 use std::fmt::Write as _;
 use std::io;

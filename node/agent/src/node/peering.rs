@@ -77,7 +77,7 @@ pub(crate) struct Peering {
     ways_out: usize,
     /// The gateways to peers.
     gateways: Gateways,
-    /// The ranges of services' addresses, to which no such route may lead.
+    /// The ranges of services' addresses, to which no route out of the cluster may lead.
     ranges: Vec<IpNet>,
     /// Whether the sessions hold back the agent's readiness.
     gate: Gate,
@@ -211,7 +211,8 @@ impl Peering {
         &self.gateways
     }
 
-    /// The routes out of the cluster, if they may have changed since the last call. Paths of nodes are ignored.
+    /// The routes out of the cluster, if they may have changed since the last call. Routes that other nodes announce
+    /// are ignored.
     ///
     /// After a restart the result is `None` until all sessions with routers have been established for a moment. Meanwhile
     /// the kernel keeps the routes of the last agent.
