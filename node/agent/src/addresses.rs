@@ -43,7 +43,7 @@ impl Error {
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) request: Request,
-    /// The cluster's data that Calico's IPAM needs in addition.
+    /// The cluster's data, which only Calico's IPAM uses.
     pub(crate) known: Known,
 }
 

@@ -1,4 +1,4 @@
-//! Denied flows: the last ones are kept for requests, and all are logged, at a bounded rate.
+//! Denied flows. The last ones are kept for requests, and denials are logged at a bounded rate.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! The routing rules that make ports of the node's own addresses Manx's, as data: the wanted rules, and the order of the
-//! changes.
+//! The routing rules that send packets for some ports of the node's own addresses to Manx. This file has them as data:
+//! the wanted rules, and the order of the changes.
 //!
 //! | preference | rule | |
 //! |---|---|---|

@@ -80,7 +80,7 @@ impl Listener {
         set_password(&self.socket, self.address.is_ipv6(), peer, password)
     }
 
-    /// Accepts the connections that wait in the kernel now, at most as many as its queue holds.
+    /// Accepts the connections that wait in the kernel now, at most as many as the kernel's queue holds.
     pub(crate) fn take_waiting(&self, doors: &Doors) {
         for _ in 0..=BACKLOG {
             let Ok((stream, from)) = self.waiting.accept() else { return };

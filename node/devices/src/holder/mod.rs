@@ -115,7 +115,7 @@ enum Reply {
     Kept {
         entries: usize,
     },
-    /// The reply to [`Call::Next`]. The message has as many descriptors.
+    /// The reply to [`Call::Next`]. The message carries that number of descriptors.
     Entry {
         name: String,
         note: Value,
