@@ -115,7 +115,7 @@ enum Reply {
     Kept {
         entries: usize,
     },
-    /// The reply to [`Call::Next`]. The message carries that number of descriptors.
+    /// The reply to [`Call::Next`]. `descriptors` is the number of descriptors that come with the message.
     Entry {
         name: String,
         note: Value,
