@@ -13,10 +13,11 @@ use manx_ipam::leases::Leases;
 
 use crate::pool_addresses::{self, Known, PoolAddresses};
 
-/// The network of handles of pods that no container runtime has attached.
+/// The network name in the IPAM handles of pods that no container runtime has attached.
 const OWN_NETWORK: &str = "manx";
 
-/// The network of handles that Calico's plugin has made. No two networks have a container with the same id.
+/// The network name in the IPAM handles that Calico's plugin has made. Two containers never have the same id, not even
+/// in different networks.
 const CALICOS_NETWORK: &str = "k8s-pod-network";
 
 /// The reason why addresses are not given out, or not released.
@@ -42,7 +43,7 @@ impl Error {
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) request: Request,
-    /// The cluster's data that Calico's IPAM needs in addition.
+    /// The cluster's data, which only Calico's IPAM uses.
     pub(crate) known: Known,
 }
 
@@ -83,7 +84,8 @@ impl Addresses {
         let handle = handle(&request.pod, request.id.as_ref());
         request.addresses = pools.assign(&request.pod, &handle, &request.addresses, &known).await?;
         let reserved = self.leases.reserve(&request).await;
-        // If its write may have been done, the lease counts, and keeps its addresses until the pod is detached.
+        // After some errors the lease may have been written. Then it counts, and keeps its addresses until the pod is
+        // detached.
         if reserved.is_err() && self.leases().addresses(&request.pod).is_none() {
             // If this fails, too, the runtime's DEL releases them.
             let _ = pools.release(&handle).await;

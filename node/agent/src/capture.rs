@@ -26,7 +26,7 @@ const SNAPLEN: usize = 65_535;
 /// The most copies of a capture that wait for its writer; further copies are lost. The file contains the number of lost
 /// copies before its next packet, and the log contains the total.
 const WAITING: usize = 4096;
-/// The most bytes of these copies: 256 super-packets.
+/// The most bytes of a capture's copies that wait for its writer: 256 super-packets.
 const WAITING_BYTES: usize = 16 << 20;
 /// The most bytes of all captures' copies. Four captures whose clients do not read use all of it; then other captures lose
 /// packets.
@@ -50,13 +50,13 @@ pub(super) struct Source {
     pub(super) framing: usize,
 }
 
-/// The memory that an agent's captures share.
+/// The limit of memory for waiting copies, shared by all captures of an agent.
 pub(super) fn copy_budget() -> Arc<CopyBudget> {
     CopyBudget::new(ALL_WAITING_BYTES)
 }
 
-/// Starts a capture of all workers' queues of a port, which may have several captures. The capture's own thread waits for
-/// the workers; this function does not.
+/// Starts a capture of a port. It covers the port's queues of all workers. A port may have several captures at once.
+/// The capture's own thread waits for the workers; this function does not.
 pub(super) fn start(workers: Vec<Commands>, source: Source, budget: &Arc<CopyBudget>) -> Outcome {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (copier, tap) = capture(SNAPLEN, WAITING, budget.part(WAITING_BYTES), clock);
@@ -64,7 +64,7 @@ pub(super) fn start(workers: Vec<Commands>, source: Source, budget: &Arc<CopyBud
     for worker in &workers {
         let (copier, done) = (copier.clone(), done.clone());
         let wrap = move |port: Box<dyn PacketIo>| -> Box<dyn PacketIo> {
-            // This fails if the reader has ended. Then the copier copies no packets.
+            // This fails if the capture's thread has ended. Then there is no reader, and the wrapper copies no packets.
             let _ = done.send(());
             Box::new(copier.wrap(port))
         };
@@ -75,7 +75,8 @@ pub(super) fn start(workers: Vec<Commands>, source: Source, budget: &Arc<CopyBud
     drop((copier, done));
     let (file, pieces) = mpsc::channel(PIECES);
     std::thread::spawn(move || {
-        // The file begins after the first packets can be copied, so a reader that has its first bytes misses no packet.
+        // The file begins when all workers have wrapped their queues. So the capture has every packet that comes after
+        // a client has received the file's first bytes.
         let deadline = Instant::now() + BEGIN_TIMEOUT;
         match workers.iter().try_for_each(|_| begun.recv_deadline(deadline)) {
             Ok(()) => {

@@ -1,4 +1,4 @@
-//! Denied flows: the last ones are kept for requests, and each is logged at a bounded rate.
+//! Denied flows. The last ones are kept for requests, and denials are logged at a bounded rate.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use manx_api::Denial;
 /// The number of denials that are kept.
 const KEPT: usize = 65_536;
 /// The most log lines about one source in a period. Further lines are left out, and the next period logs their number.
-/// So one source cannot drown the lines of others.
+/// So many denials of one source do not hide the lines about other sources.
 const LINES: u32 = 20;
 /// The most log lines about all sources in a period.
 const ALL_LINES: u32 = 1_000;

@@ -102,7 +102,8 @@ pub enum Error {
     /// A worker has ended.
     #[error("a worker has ended: its share of the packets is forwarded no more")]
     WorkerGone,
-    /// A port of the node itself failed. An agent without it would look alive, and pass only part of the traffic.
+    /// A port of the node itself failed. An agent without this port would look alive, and pass only part of the
+    /// traffic.
     #[error("the device of the node's port {port} failed: {source}; start the agent anew")]
     NodePortLost { port: String, source: io::Error },
     /// No port number is free.

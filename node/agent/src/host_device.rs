@@ -4,9 +4,10 @@
 //! - The port of forwarded packets, `manx2`: packets that other hosts send to pods through the node come in by it. No
 //!   packets leave by it.
 //!
-//! A source address does not distinguish the two, because the node's kernel masquerades: kube-proxy makes it do so for node
-//! ports. A routing rule does (`iif lo lookup 78`), because to the kernel the node's own packets come in by `lo`. The main
-//! table leads to `manx2`. So if the rule is missing, the node's processes lose their rights, and no other host gains them.
+//! A source address does not distinguish the node's own packets from forwarded ones, because the node's kernel
+//! masquerades: kube-proxy makes it do so for node ports. A routing rule does (`iif lo lookup 78`), because to the
+//! kernel the node's own packets come in by `lo`. The main table leads to `manx2`. So if the rule is missing, Manx
+//! treats packets of the node's processes like packets of other hosts, and never the reverse.
 //!
 //! `manx2` has its own address in each block, which the kernel uses for masquerading ([`Plan`]). So other nodes, which get
 //! masqueraded packets by a tunnel, do not treat them as the node's own either.
@@ -113,10 +114,12 @@ impl HostDevice {
         Ok(forwarded)
     }
 
-    /// Changes the settings, the addresses of the interfaces, the rules and the routes to pods to those of `desired`, and
-    /// touches no others. Repeating it changes nothing. A pass that only looks has the same findings, and changes nothing.
+    /// Changes the settings, the addresses of the interfaces, the rules and the routes to pods to those of `desired`,
+    /// and touches no others. Repeating it changes nothing. A pass with `only_looks` has the same findings, and changes
+    /// nothing.
     ///
-    /// Returns the blocks that have no route, because the node has no route to their node. The next walk tries again.
+    /// Returns the blocks that get no route, because the kernel has no route to the node that has the block. The next
+    /// call tries again.
     ///
     /// # Errors
     /// The first error. If a setting cannot be set, everything else is still set.
@@ -187,17 +190,18 @@ impl HostDevice {
             ..Rule::new(RULE_PREFERENCE, family, action)
         };
         let own = self.forwarded.iter().map(|_| rule(LOOPBACK, Action::Lookup(OWN_TABLE)));
-        // With another plugin, a source address does not show Manx whether the node or a host beyond it is the sender. Manx
-        // cannot refuse the source later either, because the node's NAT gives it to other hosts' packets. So the kernel
-        // refuses the source where a packet comes in. For IPv4 the kernel does so by default.
+        // With another plugin, a source address does not show Manx whether the node or a host beyond it is the sender.
+        // Manx cannot refuse the node's address as a source, because after the node's NAT packets of other hosts have
+        // it, too. So the kernel refuses it where a packet comes in from the uplink. For IPv4 the kernel does so by
+        // default.
         let refused = desired.own.iter().filter(|it| family == Family::V6 && it.is_ipv6());
         let refusals =
             refused.map(|source| Rule { from: Some(*source), ..rule(&self.uplink, Action::Drop) });
         own.chain(refusals).collect()
     }
 
-    /// Changes single routes. Removed routes must lead through Manx. All other routes stay, and are not even read: a walk
-    /// reads all of them.
+    /// Changes single routes. Removed routes must lead through Manx. All other routes stay. They are not even read,
+    /// while `walk` reads all routes.
     pub fn change_routes(&self, changed: &ChangedRoutes) -> Result<(), Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
             if self.forwarded.is_some() {
@@ -244,8 +248,8 @@ async fn set_rules(
     pass.change_rules(netlink, &known, wanted).await
 }
 
-/// Whether it is a rule of these interfaces. Manx's other rules belong to `manx1`: they have other preferences, or lead to
-/// other tables.
+/// Whether a rule belongs to these interfaces. Manx's other rules belong to `manx1`: they have other preferences, or
+/// lead to other tables.
 fn is_own(rule: &Rule) -> bool {
     let does = matches!(rule.action, Action::Drop | Action::Lookup(OWN_TABLE));
     does && (rule.preference, rule.made_by) == (RULE_PREFERENCE, MANX_PROTOCOL)
@@ -349,7 +353,7 @@ struct PodRoutes {
 impl PodRoutes {
     async fn find(netlink: &Netlink, desired: &HostNetwork) -> Result<Self, netlink::Error> {
         let mut routes = Self::default();
-        // Many prefixes have few different next hops.
+        // Many prefixes share few next hops, so each next hop is looked up once.
         let mut next_hops = BTreeMap::new();
         for (block, route) in &desired.blocks {
             let address = match *route {
@@ -368,7 +372,8 @@ impl PodRoutes {
                     hop => hop?,
                 }),
             };
-            // If the kernel does not accept one next hop as a neighbour, the prefix would lose all others, too.
+            // A router without a usable next hop is left out: the kernel would refuse the whole route, with the next
+            // hops by other routers.
             let Some(hop) = hop.filter(|it| it.is_beyond || !is_by_router) else {
                 if !is_by_router {
                     routes.unreachable.push(*block);
@@ -385,9 +390,9 @@ impl PodRoutes {
         Ok(routes)
     }
 
-    /// All routes for one of the kernel's tables. The routes through Manx lead to `entry`. If a table had only a pool's
-    /// prefix, packets to the pool's blocks that are reached in other ways would use it, too. So each table also gets the
-    /// routes to these blocks.
+    /// All routes for one of the kernel's tables. The routes through Manx lead to `entry`. Some blocks of a pool are
+    /// reached by the node's own network, and not through Manx. Without own routes in the table, packets to them would
+    /// use the route to the pool's whole prefix. So each table also gets the routes to these blocks.
     fn through(&self, entry: &CreatedDevice) -> BTreeSet<Route> {
         let through_manx = self.through_manx.iter().map(|(net, source)| entry.route(*net, *source));
         through_manx.chain(self.by_node.iter().cloned()).collect()

@@ -168,8 +168,8 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     let ended = run_control_loop(&mut agent, &mut sources).await;
     tracing::info!(node = settings.name, "stopping");
     if ended.is_ok() {
-        // Packets are still judged. `sources` keeps the socket, so the next agent writes to the cluster only after this
-        // one.
+        // Packets are still judged. The agent still holds the socket, by `sources`. So the next agent writes to the
+        // cluster only after this one.
         agent.tell_network_down().await;
     }
     // The next agent reads the leases as soon as it has the socket.

@@ -95,7 +95,7 @@ pub(super) struct Agent {
     attachments: Attachments,
     calculated: Calculated,
     dataplane: Dataplane,
-    /// The nodes that are reached by an IPIP tunnel. The task that looks for the next hops to them receives this.
+    /// The nodes that are reached by an IPIP tunnel, for the task that finds the next hops to these nodes.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     started: Instant,
     /// The time of the next check of rules, routes and settings for the node's ports.
@@ -113,7 +113,8 @@ pub(super) struct Agent {
     ipam: Ipam,
     /// An error that ends the agent at the next tick.
     failed: Option<Error>,
-    /// The flow records of the last agent, by worker, until there are tables to judge them by.
+    /// The flow records of the last agent, by worker. They are kept until there are tables, by which the flows are
+    /// allowed or not.
     last_flows: Option<BTreeMap<usize, FlowRecordFile>>,
     /// The state of the pages for health and metrics.
     served: Served,
@@ -205,8 +206,8 @@ impl Agent {
         self.peers.subscribe()
     }
 
-    /// Puts the latest changes into force, and then sends the replies that wait for them. The control loop calls this once
-    /// a turn, after the event.
+    /// Puts the latest changes into force, and then sends the replies that wait for them. The control loop calls this
+    /// after each event.
     pub(super) fn settle(&mut self, now: Instant) {
         let Self { inputs, view, attachments, calculated, dataplane, .. } = self;
         let settled = settle(
@@ -278,7 +279,8 @@ impl Agent {
         }
     }
 
-    /// Checks whether the node's address has changed. A new address is written to the Node's object.
+    /// Checks by new facts of the kernel whether the node's address has changed. Writes a new address to the Node's
+    /// object.
     pub(super) fn take_facts(&mut self, facts: Facts, now: Instant) {
         let Self { inputs, node_addresses, .. } = self;
         if let Some(annotations) = node_addresses.look(facts, inputs.contents(), now) {
@@ -347,8 +349,8 @@ impl Agent {
     }
 
     /// Routes the node's ports to Manx that belong to pods or are translated. A port is routed only after the tables
-    /// contain it. A health check keeps its port on the node only where the agent listens, so another process at that port
-    /// gets no packets.
+    /// contain it. The port of a health check stays the node's only at addresses where the agent itself listens. At
+    /// other addresses it is routed to Manx, so that no other process gets its packets.
     fn lead_ports(&mut self) {
         if let Some(tables) = self.grant_ports() {
             self.dataplane.publish(tables, None);

@@ -3,11 +3,13 @@
 //!
 //! Without such settings nothing is detected and nothing is written: the Node's object gives the address. With them:
 //! - A start waits for an address. Otherwise packets between nodes would use an address that no setting has chosen.
-//! - A running agent checks the address once a minute. The current address stays while the method admits it. If it is no
-//!   longer found, it stays, too, and a problem is reported: no other node has it.
+//! - A running agent checks the address once a minute. The current address stays while it is among those that the
+//!   method allows. If the method finds no address any more, the current one stays, too, because no other node has it.
+//!   A problem is reported.
 //! - If the Node's object gets another IPv4 address, the agent ends, because its sockets use the old one. The next agent
 //!   starts with the new one. So there is at most one restart in a minute.
-//! - A directory of manifests is never written. There the address is only compared.
+//! - A directory of manifests is never written. With one, the agent only compares the found address with the Node's
+//!   object.
 
 use std::collections::BTreeMap;
 use std::iter;

@@ -22,8 +22,8 @@ const LOOPBACK: u32 = 1;
 pub(crate) struct OwnAddresses {
     /// The prefixes that the kernel delivers to itself.
     pub(crate) prefixes: BTreeSet<IpNet>,
-    /// The addresses of interfaces that other machines can reach. Loopback and link-local addresses are left out, and so
-    /// are the network's own address and its broadcast address.
+    /// The addresses of interfaces that other machines can reach. Loopback and link-local addresses are left out, and
+    /// so are the first and the broadcast address of each network.
     pub(crate) of_interfaces: BTreeSet<IpAddr>,
     /// The nets of these addresses, except nets that contain only the interface's own address.
     pub(crate) links: Vec<IpNet>,
@@ -68,10 +68,11 @@ fn is_of_link(address: IpAddr) -> bool {
         }
 }
 
-/// The prefixes that the kernel delivers to itself because an interface has this address. They are the address, and the
-/// first and the last address of its network (IPv4: broadcast, RFC 919 section 7 and RFC 1122 section 3.2.1.3; IPv6: the
-/// subnet routers' anycast, RFC 4291 section 2.6.1). For an address on `lo` it is the whole network. A link-local IPv6
-/// address has none.
+/// The prefixes that the kernel delivers to itself because an interface has this address. For IPv4 they are the address
+/// itself, and the first and the last address of its network (broadcast: RFC 919 section 7, RFC 1122 section 3.2.1.3).
+/// For IPv6 they are the address itself and the first address of its network (the subnet routers' anycast, RFC 4291
+/// section 2.6.1). A network of one or two addresses has no such special addresses. For an address on `lo` it is the
+/// whole network. A link-local IPv6 address gives no prefix.
 fn of_address(Address { index, net }: &Address) -> Vec<IpNet> {
     let whole = net.trunc();
     let has_network = net.prefix_len() + 1 < net.max_prefix_len();

@@ -75,8 +75,8 @@ pub(crate) struct PoolAddresses(Arc<Shared>);
 struct Shared {
     node: String,
     access: Access,
-    /// The connection. `None`: the next call opens it. It is opened again when the server does not answer, because
-    /// certificates and tokens change.
+    /// The connection. `None`: the next call opens one. After a call without an answer a new connection is opened,
+    /// because certificates and tokens change.
     open: Mutex<Option<Arc<Objects<Writer>>>>,
     /// The pod whose addresses change now holds this lock.
     turn: Mutex<()>,
@@ -190,7 +190,8 @@ impl PoolAddresses {
         .await
     }
 
-    /// Adds labels to this node's affinities from old versions of Calico, so that they can be found.
+    /// Adds labels to this node's block affinities that versions of Calico before 3.31 have written without labels.
+    /// Affinities are found by their labels.
     pub(crate) async fn label_affinities(&self) -> Result<(), Error> {
         let owner = manx_block_ipam::affinity::Owner::Host(self.0.node.clone());
         self.call(PATIENCE, |objects| async move { Ok(objects.label_affinities(&owner).await?) })

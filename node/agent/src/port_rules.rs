@@ -1,10 +1,10 @@
-//! The routing rules that make ports of the node's own addresses Manx's, as data: the wanted rules, and the order of the
-//! changes.
+//! The routing rules that send packets for some ports of the node's own addresses to Manx. This file has them as data:
+//! the wanted rules, and the order of the changes.
 //!
 //! | preference | rule | |
 //! |---|---|---|
 //! | 1 | `iif manx1 lookup local` | what Manx sends to the node goes to its processes, and not back |
-//! | 1 | `iif eth0 from NODE blackhole` | nobody outside sends as the node |
+//! | 1 | `iif eth0 from NODE blackhole` | drops packets from outside with the node's address as their source |
 //! | 2 | `to NODE ipproto tcp dport 31000 lookup local` | a health check, at which the agent itself listens |
 //! | 3 | `to NODE ipproto tcp dport 61000-65534 lookup 79` | what comes to these ports goes to Manx, from outside and from the node's own processes |
 //! | 3 | `to 127.0.0.1 iif lo ipproto tcp dport 30000-32767 lookup 79` | the same for the node's own processes |
@@ -37,7 +37,8 @@ const OWN: &str = "lo";
 /// The preference of the kernel's own rule for the table `local`.
 const KERNELS: u32 = 0;
 const FROM_MANX: u32 = 1;
-/// The same preference: no packet comes both from Manx and from outside.
+/// The preference of the rules against forged sources. It may be that of `FROM_MANX`, because no packet matches both
+/// kinds of rules: a packet comes in by one interface, Manx's or an outside one.
 const FORGED: u32 = FROM_MANX;
 const HEALTH_CHECKS: u32 = 2;
 const PORTS: u32 = 3;
@@ -126,7 +127,7 @@ impl Desired {
 /// The interfaces that rules name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Interfaces<'a> {
-    /// Manx's own interface, by which translated packets come.
+    /// Manx's own interface, by which translated packets come into the node's kernel.
     pub(crate) manx: &'a str,
     /// The interfaces by which other machines and containers can send.
     pub(crate) outside: &'a BTreeSet<String>,
@@ -215,8 +216,8 @@ impl Present {
         present
     }
 
-    /// Whether the kernel's rule finds the node's own addresses, or the rule of Manx that replaces it. It is false if
-    /// another program has moved the kernel's rule.
+    /// Whether there is a rule for the table `local`: the kernel's, or the rule of Manx that replaces it. There is none
+    /// if another program has moved the kernel's rule.
     pub(crate) fn has_local(&self) -> bool {
         self.known.iter().any(Rule::is_of_local)
     }
@@ -232,7 +233,7 @@ pub(crate) fn has_manx(rules: &BTreeSet<Rule>) -> bool {
     rules.iter().any(|rule| rule.preference != KERNELS)
 }
 
-/// Whether it is a rule of Manx, or the kernel's rule for the table `local`.
+/// Whether a rule is Manx's, or the kernel's rule for the table `local`.
 fn is_known(rule: &Rule) -> bool {
     match rule.preference {
         KERNELS => rule.is_of_local(),

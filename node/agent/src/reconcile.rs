@@ -19,7 +19,7 @@ pub struct Findings {
     pub set: Vec<String>,
     /// Items that were there, were not wanted, and have been removed.
     pub removed: Vec<String>,
-    /// Items of other programs in places where they disturb Manx. It stays.
+    /// Items of other programs in places where they disturb Manx. They are reported and not removed.
     pub foreign: Vec<String>,
     /// The entries of `set` that were wanted before, and the entries of `removed` that were not: other programs have
     /// changed these.

@@ -22,7 +22,8 @@ use tokio::net::UnixStream;
 
 use crate::fault::Fault;
 
-/// The time without calls to a holder that has not answered, so that not every attachment waits for it.
+/// After a holder has not answered, no calls are made to it for this time. Otherwise every attachment would wait for
+/// it.
 const PAUSE: Duration = Duration::from_secs(10);
 /// The interval at which the holder's existence is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);

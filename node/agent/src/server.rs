@@ -42,7 +42,7 @@ pub struct PendingRequest {
 
 /// The agent's answer to a request.
 pub enum Outcome {
-    /// The answer to every call but a capture, and the refusal of a capture.
+    /// The answer to every call except [`Call::Capture`], and the refusal of a capture.
     Reply(Response),
     /// The answer to [`Call::Reserve`]: the device that the caller must make, and the channel for its queues. If the
     /// channel is closed, the reservation ends.
@@ -284,7 +284,8 @@ async fn unless_gone<T>(
     }
 }
 
-/// Makes an answer on another thread. The work keeps `turn` until it has ended, even if the caller no longer waits.
+/// Makes an answer on another thread. The work keeps the permit `turn` until the work has ended, even if the caller no
+/// longer waits.
 async fn run_on_thread(
     work: Box<dyn FnOnce() -> Response + Send>,
     turn: OwnedSemaphorePermit,

@@ -1,8 +1,9 @@
 //! The service port: `manx1` in the node's namespace, by which packets to service addresses go to the node's kube-proxy and
 //! come back.
 //!
-//! A routing rule sends packets that come in by it back to it, unless their destination is the node itself. Manx judges
-//! those that kube-proxy has translated, and drops the others. None of them uses the node's own routes.
+//! A routing rule sends packets that come in by `manx1` out by `manx1` again, unless their destination is the node
+//! itself. So they do not use the node's own routes. Manx judges the packets that kube-proxy has translated, and drops
+//! the others.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -53,7 +54,8 @@ impl ServiceDevice {
 
     fn route_back(&self) -> Result<(), Error> {
         netns::run_in(&self.netns, || {
-            // Packets of pods come in here, but the routes to pods lead to another interface.
+            // Packets of pods come in here, but the routes to pods lead to another interface. So a check of sources
+            // would drop them.
             sysctl::set(&format!("ipv4/conf/{SERVICES}/rp_filter"), "0")
         })?
         .map_err(netlink::Error::from)?;

@@ -76,8 +76,8 @@ pub struct Settings {
     pub observed_at: Addresses,
     /// The path of the agent's socket.
     pub socket: PathBuf,
-    /// Whether the agent waits until an agent that listens there ends. Otherwise it does not start while there is another
-    /// one.
+    /// Whether the agent waits until another agent that listens at this path has ended. Otherwise it does not start
+    /// while there is another agent.
     pub standby: bool,
     /// The settings for the addresses by which other nodes reach this one.
     pub addresses: NodeAddressSettings,

@@ -76,7 +76,8 @@ async fn set(addresses: &PoolAddresses, wanted: &Wanted) -> Result<(), Error> {
     let (mut annotations, mut all) = (BTreeMap::new(), BTreeSet::new());
     for ((tunnel, annotation), pools) in TUNNELS.into_iter().zip(pools) {
         if addresses.is_leaving(tunnel, pools).await? {
-            // Other nodes must not treat it as this node's address after a pod has got it.
+            // The annotation is removed before the address is released. Otherwise other nodes could treat the address
+            // as this node's after a pod has got it.
             addresses.annotate_node(&BTreeMap::from([(annotation, None)])).await?;
         }
         let address = addresses.set_tunnel_address(tunnel, pools, known).await?;

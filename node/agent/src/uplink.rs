@@ -103,7 +103,7 @@ pub(super) fn own_sockets(
     let opened = sockets(Reception::All, workers, |reception| UdpTunnel::open(local, reception));
     Some(opened.map_err(|error| {
         let name = encapsulation.name();
-        // The kernel's name of such devices.
+        // The kernel's name for tunnel devices of this kind.
         let kind = name.to_lowercase();
         format!(
             "nodes behind {name} cannot be reached: UDP {local} cannot be had: {error}; expected that the address is the uplink's \
@@ -124,7 +124,7 @@ fn raw(first: Reception, workers: usize) -> Result<Queues, Lack> {
     sockets(first, workers, IpipRaw::open).map_err(|error| doctor::raw_sockets_refused(&error))
 }
 
-/// Opens a socket for each worker. The first one receives as `first` says, and all others only send.
+/// Opens a socket for each worker. `first` determines which packets the first socket receives. All others only send.
 fn sockets<P: PacketIo + 'static>(
     first: Reception,
     workers: usize,

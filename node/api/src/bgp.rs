@@ -41,13 +41,13 @@ pub struct BgpSession {
     pub peer: IpAddr,
     /// The peer's name: that of the object, or of the node.
     pub name: String,
-    /// The object or setting that makes it a peer, in Calico's terms.
+    /// The object or setting that configures the peer, in Calico's terms.
     pub kind: String,
     /// The peer's autonomous system.
     pub system: u32,
     /// The state (RFC 4271, 8.2.2).
     pub state: String,
-    /// The seconds for which it has been in this state.
+    /// The seconds for which the session has been in this state.
     pub since_s: u64,
     /// The reason why there is no session, or why the last one ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -21,8 +21,8 @@ pub struct ExplainRequest {
     pub ipv6: bool,
     /// The name of the nodes' uplink, by which host endpoints find it. If absent, it is the agent's own uplink, or `eth0`.
     pub uplink: Option<String>,
-    /// Whether a packet to which no route leads counts as denied. If not, the trace reports the missing route next to the
-    /// verdict of policy.
+    /// Whether a packet without a route counts as denied. If not, the trace contains the verdict of policy, and the
+    /// missing route only as a remark.
     pub routes: bool,
 }
 
@@ -34,8 +34,8 @@ pub struct Explanation {
     pub story: Trace,
     /// The parties whose address is assumed because the manifests give them none.
     pub assumed: Vec<String>,
-    /// The parties that are judged as another one. A pod on the host's network is judged as its node, and a service's port
-    /// as one of its endpoints.
+    /// The parties in whose place another one is judged. A pod on the host's network is judged as its node, and a
+    /// service's port as one of its endpoints.
     pub stand_ins: Vec<String>,
 }
 

@@ -10,8 +10,8 @@
 //!
 //! This crate depends on no other crate of Manx: a program that talks to an agent needs nothing else.
 //!
-//! A message is a 4-byte little-endian length followed by that many bytes of JSON, at most [`MAX_MESSAGE`]. A
-//! connection carries requests and their replies in turn. The socket has mode 0600.
+//! A message is a 4-byte little-endian length followed by that many bytes of JSON, at most [`MAX_MESSAGE`]. On a
+//! connection, each request is followed by its reply. The socket has mode 0600.
 
 #![warn(missing_docs)]
 
@@ -167,7 +167,7 @@ impl fmt::Display for AttachmentId {
 /// The next hop of a pod's IPv4 routes on a veth or TAP device, the same as Calico's. The agent answers for it on the
 /// link.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-/// The next hop of a pod's IPv6 routes on such a device.
+/// The next hop of a pod's IPv6 routes on a veth or TAP device.
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 /// The next hop of routes of this address's family.
@@ -337,7 +337,8 @@ impl Device {
         Self::ALL.into_iter().find(|device| device.name() == name)
     }
 
-    /// Whether another process can make it and hand it over to the agent: its queues are descriptors.
+    /// Whether another process can make such a device and hand it over to the agent, because its queues are
+    /// descriptors.
     pub const fn can_be_handed_over(self) -> bool {
         match self {
             Self::Tun | Self::Tap => true,
@@ -345,7 +346,7 @@ impl Device {
         }
     }
 
-    /// Whether it exists as long as a process has one of its queues, and no longer.
+    /// Whether such a device exists as long as a process has one of its queues, and no longer.
     pub const fn ends_with_queues(self) -> bool {
         match self {
             Self::Tun | Self::Tap => true,
@@ -353,7 +354,7 @@ impl Device {
         }
     }
 
-    /// Whether it has a hardware address, so that its routes name a next hop.
+    /// Whether such a device has a hardware address, so that its routes name a next hop.
     pub const fn is_ethernet(self) -> bool {
         match self {
             Self::Tap | Self::Veth => true,
@@ -413,7 +414,7 @@ pub struct Attachment {
     pub addresses: Vec<IpAddr>,
     /// The device, if the agent has it. After a restart an agent may have a pod's addresses without its device.
     pub device: Option<Device>,
-    /// The hardware address to which the pod's packets are sent, if its device has one.
+    /// The hardware address to which packets for the pod are sent, if its device has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<[u8; 6]>,
     /// Whether the published tables contain the pod. Until then no packets pass it.
@@ -508,7 +509,8 @@ pub struct Status {
     pub flows: Vec<FlowStatus>,
     /// Allowed and denied packets, by the rule (or reason) that decided.
     pub rules: Vec<RuleCount>,
-    /// Packets by what was noted before the decision: Pass and Log rules, and the results of staged policies.
+    /// Packets that matched a rule before the decision, by rule: `Pass` and `Log` rules, and the rules of staged
+    /// policies.
     pub noted: Vec<NotedCount>,
     /// The size of the policy tables.
     pub policy: PolicyStatus,
@@ -536,7 +538,7 @@ pub struct OtherPods {
 pub struct PodState {
     /// The pod.
     pub pod: PodName,
-    /// The agent's work on the pod, or what it lacks, for people.
+    /// The agent's work on the pod, or what the pod lacks, for people.
     pub state: String,
     /// The time when the state began, in seconds since 1970.
     pub since: u64,
@@ -547,11 +549,11 @@ pub struct PodState {
 /// Objects that may be out of date. They stay in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stale {
-    /// The time since which they may be out of date, in seconds since 1970.
+    /// The time since which objects may be out of date, in seconds since 1970.
     pub since: u64,
     /// The time since then, in seconds.
     pub for_s: u64,
-    /// The reason why they may be out of date.
+    /// The reason why objects may be out of date.
     pub reason: String,
 }
 
@@ -560,7 +562,8 @@ pub struct Stale {
 pub struct PolicyStatus {
     /// Chains of policies.
     pub chains: usize,
-    /// The chains that are evaluated rule by rule, which is slower. Chains with rules that are only noted do not count.
+    /// The chains that are evaluated rule by rule, which is slower: their rows would exceed the memory budget, or their
+    /// predicates differ between the addresses of the local end.
     pub linear: usize,
     /// Classes of peers.
     pub classes: usize,
@@ -590,16 +593,16 @@ pub struct Verified {
     pub cells: u64,
     /// The distinct comparisons among them.
     pub questions: u64,
-    /// The time that it took, in milliseconds.
+    /// The time that the proof took, in milliseconds.
     pub milliseconds: u64,
 }
 
-/// The packets that met one rule, or the end of a staged policy's tier, before the decision.
+/// The packets that matched one rule which did not decide them. The end of a staged policy's tier counts as a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotedCount {
     /// The rule; `StagedNetworkPolicy default/p ingress[end of tier]` if no rule of a staged policy would have decided.
     pub rule: String,
-    /// The action that it took or, if staged, would have taken: `allow`, `deny`, `pass` or `log`.
+    /// The action of the rule, or the action that a staged rule would have had: `allow`, `deny`, `pass` or `log`.
     pub action: String,
     /// Whether its policy is staged.
     pub staged: bool,
@@ -618,11 +621,11 @@ pub struct EndpointStatus {
     pub port: String,
     /// The kind of device.
     pub device: Device,
-    /// Whether the published tables contain it. Until then no packets pass it.
+    /// Whether the published tables contain the endpoint. Until then no packets pass it.
     pub enforced: bool,
-    /// The policies that select it for ingress.
+    /// The policies that select the endpoint for ingress.
     pub ingress: Vec<String>,
-    /// The policies that select it for egress.
+    /// The policies that select the endpoint for egress.
     pub egress: Vec<String>,
 }
 
@@ -631,7 +634,7 @@ pub struct EndpointStatus {
 pub struct NodeSetting {
     /// The setting, in the words of `ip` or `sysctl`.
     pub what: String,
-    /// Whether the kernel has it now.
+    /// Whether the kernel has the setting now.
     pub stands: bool,
 }
 
@@ -649,7 +652,8 @@ pub struct RouteStatus {
 pub struct Routes {
     /// The node.
     pub node: String,
-    /// The routes by prefix, and for one prefix by source: the used one is last.
+    /// The routes in the order of their prefixes, and for one prefix in the order of their sources. The last route of
+    /// each prefix is used.
     pub routes: Vec<SourceRoute>,
 }
 
@@ -665,10 +669,10 @@ pub struct SourceRoute {
     pub object: Option<String>,
     /// The next hop in words, e.g. `pod default/web`, `IPIP to 172.18.0.3 by uplink-raw`, `host`, `nowhere`.
     pub via: String,
-    /// The reason why it leads nowhere, or why its tunnel does not work.
+    /// The reason why the route leads nowhere, or why its tunnel does not work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Whether it is used: it is the last of its prefix.
+    /// Whether this route is used: it is the last of the list for its prefix.
     pub used: bool,
 }
 
@@ -692,19 +696,19 @@ pub struct PortStatus {
 /// A worker and its counters.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkerStatus {
-    /// The core that it is pinned to, if any.
+    /// The core that the worker is pinned to, if any.
     pub core: Option<usize>,
     /// Turns that found packets.
     pub busy_turns: u64,
-    /// The number of times that it went to sleep.
+    /// The number of times that the worker went to sleep.
     pub parks: u64,
     /// Packets handled.
     pub packets: u64,
-    /// Time-stamp counter cycles spent in turns that found packets.
+    /// Time-stamp counter cycles spent in turns (rounds over the ports) that found packets.
     pub busy_cycles: u64,
-    /// Packets that it read and handed off to the worker of their flow.
+    /// Packets that this worker read and handed off to the worker of their flow.
     pub handed_off: u64,
-    /// Packets that other workers handed off to it for a port that it no longer has. They were dropped.
+    /// Packets that other workers handed off to this worker for a port that it no longer has. They were dropped.
     pub portless: u64,
     /// Flows in its table.
     pub flows: u64,
@@ -721,7 +725,7 @@ pub struct FlowStatus {
     pub source: IpAddr,
     /// Source port, or 0.
     pub source_port: u16,
-    /// The address that it was opened to.
+    /// The destination address of its first packet.
     pub destination: IpAddr,
     /// Destination port, or 0.
     pub destination_port: u16,

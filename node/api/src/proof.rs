@@ -21,7 +21,7 @@ pub struct Refutation {
     pub from: IpAddr,
     /// The destination address.
     pub to: IpAddr,
-    /// The members that have the peer's address.
+    /// The pods that have the peer's address.
     pub peer: Vec<String>,
     /// IP protocol number.
     pub protocol: u8,

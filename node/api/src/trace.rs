@@ -17,19 +17,19 @@ pub struct Trace {
     pub to: String,
     /// The packet.
     pub packet: String,
-    /// Whether it passes by the policy that is enforced.
+    /// Whether the connection passes by the policy that is enforced.
     pub allowed: bool,
-    /// Whether it would pass if all policy were enforced. Host endpoint policy is enforced only in part.
+    /// Whether the connection would pass if all policy were enforced. Host endpoint policy is enforced only in part.
     pub intended: bool,
     /// The reason why Manx has no route for the connection. Absent if there is a route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_route: Option<String>,
     /// The steps at the source.
     pub egress: SideTrace,
-    /// The interface by which it leaves the source's node, if a host endpoint may be there.
+    /// The interface by which the connection leaves the source's node, if a host endpoint may be there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaving: Option<InterfaceTrace>,
-    /// The interface by which it arrives at the destination's node, if a host endpoint may be there.
+    /// The interface by which the connection arrives at the destination's node, if a host endpoint may be there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arriving: Option<InterfaceTrace>,
     /// The steps at the destination.
@@ -38,10 +38,11 @@ pub struct Trace {
     pub staged: Vec<String>,
 }
 
-/// The steps and the verdict at one end.
+/// The steps and the verdict of one policy direction: egress at the source, ingress at the destination, or one stage at
+/// an interface.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SideTrace {
-    /// Whether this end allows the connection.
+    /// Whether the policy here allows the connection.
     pub allowed: bool,
     /// The rule, or the reason, that decided.
     pub why: String,
@@ -64,17 +65,17 @@ pub struct SideTrace {
 pub struct DecidingRule {
     /// The kind of its object.
     pub kind: String,
-    /// The API version of its object.
+    /// The API version of the rule's object.
     pub api_version: String,
     /// The object's namespace; empty if it has none.
     pub namespace: String,
     /// The object's name.
     pub name: String,
-    /// The list that it is in: `ingress` or `egress`.
+    /// The list that contains the rule: `ingress` or `egress`.
     pub direction: String,
     /// Its index in the list.
     pub index: usize,
-    /// The place of its object: file, line and column.
+    /// The place of the rule's object: file, line and column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
 }
@@ -84,7 +85,7 @@ pub struct DecidingRule {
 pub struct UnusablePolicy {
     /// Its name.
     pub policy: String,
-    /// The reason why it is not valid.
+    /// The reason why the policy is not valid.
     pub reason: String,
 }
 
@@ -106,12 +107,12 @@ pub struct TierSteps {
 pub struct PolicySteps {
     /// Its name.
     pub name: String,
-    /// Its order in its tier; `None` is last. Profiles have none.
+    /// The policy's order in its tier; `None` is last. Profiles have no order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<f64>,
-    /// Whether it is staged: its verdict is only reported.
+    /// Whether the policy is staged. The verdict of a staged policy is only reported.
     pub staged: bool,
-    /// The place where it is written: file, line and column.
+    /// The place where the policy is written: file, line and column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
     /// The evaluated rules, in order.
@@ -137,24 +138,24 @@ pub struct InterfaceTrace {
     pub node: String,
     /// The interface.
     pub interface: String,
-    /// The host endpoint that governs it, if there is one.
+    /// The host endpoint whose policy applies to the interface, if there is one.
     pub host_endpoint: Option<String>,
-    /// Whether the connection passes by the policy that is enforced there.
+    /// Whether the connection passes by the policy that is enforced at the interface.
     pub allowed: bool,
-    /// Whether it would pass if all of its policy were enforced.
+    /// Whether the connection would pass if all policy of the host endpoint were enforced.
     pub intended: bool,
     /// The places where policy applies to the connection, in order.
     pub stages: Vec<StageTrace>,
 }
 
-/// The steps at one place on the path through an interface.
+/// The steps at one stage: a place on the path through an interface where policy applies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StageTrace {
     /// `doNotTrack`, `preDNAT`, `applyOnForward` (forwarded traffic) or `normal` (traffic of the node's own processes).
     pub stage: String,
-    /// Whether a node enforces the verdict of this place.
+    /// Whether a node enforces the verdict of this stage.
     pub enforced: bool,
-    /// Whether this place decides; otherwise the next one follows.
+    /// Whether this stage decides. Otherwise the next stage follows.
     pub decides: bool,
     /// The steps and the result.
     #[serde(flatten)]
@@ -169,7 +170,8 @@ impl Trace {
         [&mut self.egress, &mut self.ingress].into_iter().chain(stages.map(|stage| &mut stage.side))
     }
 
-    /// The same trace without a route. If that `counts`, the packet is denied; otherwise the trace only says so.
+    /// This trace, for a connection without a route. If `counts` is true, the connection is denied; otherwise the trace
+    /// only reports the missing route.
     #[must_use]
     pub fn without_route(self, why: String, counts: bool) -> Self {
         let [allowed, intended] = [self.allowed, self.intended].map(|passes| passes && !counts);

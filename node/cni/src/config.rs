@@ -72,7 +72,7 @@ pub(crate) struct Config {
 pub(crate) struct AttachmentOptions {
     /// The kind of device; `None`: the agent's settings decide.
     pub device: Option<Device>,
-    /// The addresses; if there are none, the agent gives the next free ones.
+    /// The addresses that the configuration requests. If it requests none, the agent gives the next free ones.
     pub addresses: Vec<IpAddr>,
 }
 

@@ -20,7 +20,7 @@ use manx_linux::whole_file;
 
 /// The default folder in which runtimes look for programs.
 const BIN_DIR: &str = "/opt/cni/bin";
-/// The folder in which they look for configurations.
+/// The default folder in which runtimes look for configurations.
 const CONF_DIR: &str = "/etc/cni/net.d";
 /// The name of the configuration. Runtimes take the first in order of names.
 const CONF_NAME: &str = "10-manx.conflist";
@@ -64,7 +64,7 @@ enum Error {
         "{0} has no configuration of another plugin: expected a .conflist, .conf or .json file; install that plugin first"
     )]
     NoOther(PathBuf),
-    /// The other plugin's network cannot have one more plugin.
+    /// This plugin cannot be added to the network of the other plugin.
     #[error("{path}: {source}")]
     Other { path: PathBuf, source: conflist::Error },
     /// A file operation failed.

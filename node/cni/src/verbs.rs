@@ -27,7 +27,7 @@ use crate::version::VERSIONS;
 
 /// The time that CHECK waits for a pod's object ("a reasonable convergence delay").
 const SETTLED: Duration = Duration::from_secs(2);
-/// The interval at which CHECK looks for it.
+/// The interval at which CHECK looks for the pod's object.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn netns_of(container: &Container) -> Result<&Path, Error> {
@@ -195,7 +195,7 @@ fn changed(text: String) -> Error {
     Error::new(Code::Changed, text)
 }
 
-/// Checks the agent's attachment. Returns the hardware address to which the pod's packets go.
+/// Checks the agent's attachment. Returns the hardware address to which packets for the pod are sent.
 fn check_agent(
     config: &Config,
     container: &Container,

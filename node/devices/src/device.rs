@@ -24,8 +24,8 @@ use manx_linux::doctor::{self, Lack};
 use manx_linux::netlink::{self, Hop, Netlink, Peer, Route, Veth};
 use manx_linux::netns::{self, sysctl};
 
-/// Our hardware address as the other end of every link sees it, the same as that of Calico's host ends. It is never
-/// seen beyond the link.
+/// The hardware address of Manx's end of every link. It is the same as that of Calico's host ends. It is never seen
+/// beyond the link.
 const OWN_MAC: Mac = [0xee; 6];
 /// The first bytes of the hardware addresses of devices: locally administered, unicast, and the same as some other CNI
 /// plugins use.
@@ -357,7 +357,7 @@ pub fn make_tuntap(
             netlink.set_segments(link.index, segments).await?;
         }
         if kind == Kind::Tun {
-            // A link-local address is useless on a device without a link.
+            // A link-local address is useless on a TUN device, which has no link with neighbours.
             let key = format!("ipv6/conf/{}/addr_gen_mode", wanted.interface);
             sysctl::set_if_present(&key, "1")?;
         }

@@ -311,9 +311,9 @@ impl PodDevice {
         self.netns == path && netns == Some(self.identity) && self.interface == interface
     }
 
-    /// Removes the interface, even while workers have its queues, so that the next one can have its name at once.
-    /// Repeating it, or a pod whose namespace is gone, is no error. A device that another process made ends with its
-    /// queues (including the holder's), or that process removes it.
+    /// Removes the interface, even while workers have its queues, so that the next one can have its name at once. It is
+    /// no error if the interface or the pod's namespace is gone already. A device that another process made ends with
+    /// its queues (including the holder's), or that process removes it.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         let Maker::Agent(made) = &self.maker else { return Ok(()) };
         if made.device.ends_with_queues()

@@ -26,7 +26,7 @@ pub use lock::Lock;
 
 /// The longest alias that the kernel takes, in bytes (`IFALIASZ`, with the zero at its end).
 const ALIAS_MAX: usize = 255;
-/// The prefix of an inner end's name, which the host end's index follows.
+/// The name of an inner end is this prefix, followed by the host end's index.
 const PREFIX: &str = "manx-";
 /// The difference between the inner end's index and the host end's. Host ends keep their indexes, so the low indexes
 /// must be free for them.
@@ -273,12 +273,12 @@ impl Shelter {
         })?)
     }
 
-    /// Moves a host end in, and puts a stand-in into its place in the node's namespace. Afterwards the host end and the
-    /// inner end are up.
+    /// Moves a host end into the shelter, and puts a stand-in into its place in the node's namespace. Afterwards the
+    /// host end and the inner end are up.
     ///
     /// # Errors
     /// After an error before the move nothing has changed. After a later error the pod and the node do not reach each
-    /// other: the host end stays here, and no stand-in is left.
+    /// other: the host end stays in the shelter, and no stand-in is left.
     pub fn take_in(
         &self,
         node: &OwnedFd,
@@ -313,8 +313,8 @@ impl Shelter {
         })
         .and_then(|()| netlink::in_netns(node, async |netlink| netlink.configure(config).await));
         if let Err(error) = put {
-            // The first error is the one to report. The remaining parts are down, or closed by the agent because it
-            // does not know them.
+            // The first error is the one to report. If this fails, too, no packets pass: the remaining interfaces are
+            // down, or the agent does not serve them because it does not know them.
             let _ = self.remove(&pair);
             return Err(error.into());
         }

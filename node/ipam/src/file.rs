@@ -1,8 +1,8 @@
 //! One record in a file.
 //!
 //! The file is written under a temporary name, synced, and renamed, so it is always one whole record. The revision is a
-//! digest of the content. The kernel does not compare and swap in one step, so only one process may use the file. The
-//! lock of the agent's socket ensures that.
+//! digest of the content. The kernel has no compare-and-swap for files, so only one process may use the file. The lock
+//! of the agent's socket ensures that.
 //!
 //! A thread reads and writes the file, and does nothing else, so no other work delays a call. It executes the calls one at
 //! a time. The channel to it is bounded: when the disk hangs, 16 calls wait and more are refused.

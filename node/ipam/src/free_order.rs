@@ -15,7 +15,7 @@ use crate::block::Block;
 /// The most addresses of a block that rest. Without a bound an IPv6 block would remember every address ever given back.
 pub const RESTING: usize = 64;
 
-/// A block, and the position in its order.
+/// A block, and the state of the order in which its addresses are given out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeOrder {
     block: Block,
@@ -40,8 +40,8 @@ impl FreeOrder {
     pub fn next(&self, most: usize, is_used: impl Fn(IpAddr) -> bool) -> Option<u128> {
         let is_free = |number: &u128| !is_used(self.block.address(*number));
         let mut number = self.last;
-        // The loop tries one number more than are used or resting, so one of them is free, unless the block has fewer
-        // numbers.
+        // The loop tries one number more than there are used and resting numbers. So it finds a free number that does
+        // not rest, if the block has one.
         for _ in 0..=most + self.resting.len() {
             number = if number >= self.block.end() { self.block.first() } else { number + 1 };
             if !self.resting.contains(&number) && is_free(&number) {
@@ -54,7 +54,7 @@ impl FreeOrder {
     /// Gives out the number that is next. Returns its address.
     pub fn take(&mut self, number: u128) -> IpAddr {
         let address = self.block.address(number);
-        // A number that rested was given out of turn, so the turn does not continue from it.
+        // A resting number is given out in another order, so the next number does not follow from it.
         if !self.resting.contains(&number) {
             self.last = number;
         }
@@ -62,7 +62,7 @@ impl FreeOrder {
         address
     }
 
-    /// Ends the rest of an address that a pod gets, in turn or not.
+    /// Ends the rest of an address that a pod gets, whether it is the next one or was named by a caller.
     pub(crate) fn stop_resting(&mut self, address: IpAddr) {
         let number = self.block.number(address);
         self.resting.retain(|it| Some(*it) != number);

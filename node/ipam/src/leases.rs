@@ -128,14 +128,15 @@ impl Leases {
         Ok(Self { orders, ..Self::without_blocks() })
     }
 
-    /// Leases without pods and without blocks. All addresses will be named, because another CNI plugin gives them out.
+    /// Leases without pods and without blocks. Callers will name all addresses, because another CNI plugin gives them
+    /// out.
     pub fn without_blocks() -> Self {
         let (orders, pods, used, ids) = Default::default();
         Self { orders, pods, used, is_of_pools: false, ids }
     }
 
-    /// Leases without pods and without blocks. All addresses will be named, because the cluster's pools give them out
-    /// (Calico's IPAM).
+    /// Leases without pods and without blocks. Callers will name all addresses, because the cluster's pools give them
+    /// out (Calico's IPAM).
     pub fn of_pools() -> Self {
         Self { is_of_pools: true, ..Self::without_blocks() }
     }

@@ -53,7 +53,7 @@ impl UsedPorts {
         Ok(all)
     }
 
-    /// The use of a port of an address, if it is used.
+    /// The use of this port at this address. Returns `None` if no socket uses it.
     pub fn used(&self, transport: Transport, address: IpAddr, port: u16) -> Option<PortUse> {
         let sockets = self.0.get(&(transport, port))?.iter();
         let same = sockets.filter(|(at, _)| at.is_unspecified() || at.to_canonical() == address);

@@ -30,13 +30,13 @@ pub enum Error {
     /// Another user owns it.
     #[error("{path} belongs to user {owner}, and this is run by user {}", geteuid())]
     Foreign { path: PathBuf, owner: u32 },
-    /// Other users may add or remove files in it.
+    /// Other users may add or remove files in the folder.
     #[error("others may write to {path} (mode {mode:04o})")]
     Shared { path: PathBuf, mode: u32 },
-    /// It is a link or a file, not a folder.
+    /// The path is a link or a file, not a folder.
     #[error("{0} is no folder, or a link to one")]
     NotAFolder(PathBuf),
-    /// It cannot be made or examined.
+    /// The folder or file cannot be made or examined.
     #[error("{path}: {source}")]
     File { path: PathBuf, source: io::Error },
 }
@@ -80,7 +80,7 @@ pub fn examine(path: &Path) -> Result<(), Error> {
 pub fn make(path: &Path) -> Result<(), Error> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).or_else(|error| {
         match error.kind() {
-            // For example, the path is a link whose target does not exist.
+            // The path is there but no folder, for example a link without a target. `examine` reports that.
             ErrorKind::AlreadyExists => Ok(()),
             _ => Err(at(path)(error)),
         }
@@ -166,10 +166,11 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create(path)?.write_all(bytes)
 }
 
-/// Makes a file, or empties an existing one if it belongs to the caller or to root: not a link, and without further names
-/// (hard links). So another user cannot put a link or a file there, in order to have another file overwritten or to read
-/// the content. A link may lead to a pipe or a character device (`/dev/stdout`, a shell's `>(...)`), because these hold
-/// nothing that could be overwritten.
+/// Makes a file, or empties an existing one. An existing file must belong to the caller or to root, must not be a link,
+/// and must have no second name (hard link). Otherwise another user could put a link there, so that the caller
+/// overwrites another file, or an own file, so that this user can read what the caller writes. Links to a pipe or a
+/// character device (`/dev/stdout`, a shell's `>(...)`) are followed, because these hold nothing that could be
+/// overwritten.
 pub fn replace(path: &Path) -> io::Result<File> {
     match create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}

@@ -8,7 +8,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{chdir, close, setsid};
 
 /// Raises this process's limit of open files to its hard limit. A service's soft limit is 1,024 by default (systemd,
-/// `DefaultLimitNOFILE=`), because programs that wait by `select` need no more.
+/// `DefaultLimitNOFILE=`), because programs that wait by `select` cannot use descriptors above 1,023.
 pub fn raise_open_files() -> io::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
@@ -23,7 +23,8 @@ pub fn leave_parent() -> io::Result<()> {
         // The descriptor of the folder itself is closed already.
         let _ = close(inherited);
     }
-    // A program that a shell started leads a process group, and keeps its session.
+    // This fails if the program leads a process group, for example because a shell started it. Then it keeps its
+    // session.
     let _ = setsid();
     Ok(chdir("/")?)
 }

@@ -20,8 +20,8 @@ use crate::{private, process};
 /// The time for which a killed process may keep its lock and its sockets: the kernel closes its open files one after
 /// the other, which takes 13 ms and more for each packet socket.
 const ENDING: Duration = Duration::from_secs(10);
-/// The time for which a living process may keep them. A process that is ending may not seem so for a moment, because a
-/// signal takes time to be seen.
+/// The time to wait for a process that has the socket and is not known to be ending. A killed process may not look like
+/// one for a moment, until its signal is visible.
 const LIVING: Duration = Duration::from_millis(300);
 
 /// The reason why a process cannot listen.
@@ -32,7 +32,7 @@ pub enum Error {
         "another process listens at {0}: stop it first, or give this one a socket of its own by --socket"
     )]
     InUse(PathBuf),
-    /// The path is that of another kind of file.
+    /// At the path is a file that is no socket.
     #[error("{0} is there and is no socket: remove it, or name another path by --socket")]
     NotASocket(PathBuf),
     /// The path is longer than the kernel takes (unix(7)).

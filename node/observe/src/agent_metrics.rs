@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 /// The channel for the agent's metrics.
 pub type MetricsRequest = oneshot::Sender<AgentMetrics>;
 
-/// The metrics of an agent at one time. The length of each list is bounded by the node, except
-/// `rules`.
+/// The metrics of an agent at one time. The node bounds the length of each list except `rules`, for example by its
+/// number of workers or blocks.
 #[derive(Debug, Clone)]
 pub struct AgentMetrics {
     /// The time when the agent started.
@@ -19,11 +19,11 @@ pub struct AgentMetrics {
     pub in_sync: bool,
     /// The time since which objects may be out of date.
     pub stale_since: Option<SystemTime>,
-    /// Objects by the group and name of their kind, and whether they are valid.
+    /// The numbers of objects, by the group and the name of their kind, and by whether they are valid.
     pub objects: BTreeMap<(&'static str, &'static str, bool), u64>,
-    /// Problems of objects that keep something from taking effect.
+    /// Problems of objects because of which something does not take effect as written.
     pub errors: u64,
-    /// Problems of objects that made the agent ignore something.
+    /// Problems of objects because of which the agent has ignored something.
     pub warnings: u64,
     /// Endpoints of the whole cluster in the tables.
     pub known_endpoints: u64,

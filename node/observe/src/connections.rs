@@ -47,9 +47,10 @@ impl Connections {
     }
 }
 
-/// Chooses the connection that ends for one more from `new`. `sources` lists the connections' sources, the oldest first.
-/// The result is the oldest connection of the source that would then have the most connections. If several sources have as
-/// many, `new` comes first, and then the source with the oldest connection.
+/// Chooses the connection that ends for one more from `new`. `sources` lists the connections' sources, the oldest
+/// first. The result is the oldest connection of the source that would then have the most connections. If several
+/// sources have the same number, `new` is chosen if it is one of them, and otherwise the source with the oldest
+/// connection.
 fn victim(sources: &[Source], new: Source) -> Option<usize> {
     let count = |source: Source| {
         let others = sources.iter().filter(|it| **it == source).count();

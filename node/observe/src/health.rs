@@ -9,8 +9,7 @@ const DEAD: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
 pub enum Health {
-    /// The agent reads the objects for the first time, until the datastore answers. If it waits for something, the text
-    /// names it.
+    /// The agent waits until it has read all objects for the first time. If it waits for something, the text names it.
     Starting(Option<String>),
     /// Its control loop turns.
     Running(Running),
@@ -117,8 +116,8 @@ impl Health {
         }
     }
 
-    /// Whether pods can be attached and their packets pass. At its start the agent may also wait for the sessions with its
-    /// BGP peers. At the start it also waits for the sessions with BGP peers, if the settings request that.
+    /// Whether pods can be attached and their packets pass. An agent that has just started is not ready while it waits
+    /// for its BGP peers (`awaits_peers`).
     pub fn readiness(&self, now: Instant) -> HealthAnswer {
         let answer = self.carries_packets(now);
         match self {

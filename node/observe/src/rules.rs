@@ -1,8 +1,9 @@
 //! The rules that have their own series.
 //!
-//! Policies may have very many rules, and a label's values must be bounded. Each of the first [`MOST`] rules that decide a
-//! packet has its own series, as long as the rule exists. All others share one series for each verdict. A shared series
-//! never decreases: it adds the packets since the last call, although rules are added and removed.
+//! Policies may have very many rules, and a label's values must be bounded. Each of the first [`MOST`] rules that
+//! decide a packet has its own series, as long as the rule exists. All others share one series for each verdict. A
+//! shared series never decreases: each call adds the packets since the last call, even if rules were added or removed
+//! meanwhile.
 
 use std::collections::BTreeMap;
 

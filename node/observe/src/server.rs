@@ -126,8 +126,8 @@ async fn listen(address: SocketAddr, site: Site, served: &Served) -> TcpListener
     }
 }
 
-/// Listens at an address. `[::]` stands for all addresses of both families, or on a kernel without IPv6 for all IPv4
-/// addresses.
+/// Listens at an address. With `[::]`, the socket listens at all addresses of both families, or at all IPv4 addresses
+/// on a kernel without IPv6.
 async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let bound = TcpListener::bind(address).await;
     match &bound {

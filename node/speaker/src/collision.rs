@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// The age below which an established session is not assumed to be lost by the peer. A second connection at that age is one
-/// that both ends began at the same time.
+/// If a peer with an established session begins a second connection, it may have lost the session. But if the session
+/// is younger than this, both ends are assumed to have begun a connection at the same time.
 const YOUNG: Duration = Duration::from_secs(5);
 
 /// The progress of the older connection.
@@ -20,8 +20,8 @@ pub(crate) enum Progress {
     },
 }
 
-/// The identifier and autonomous system of one end, by which connections are compared. The connection that the greater end
-/// began stays (RFC 6286, 2.3).
+/// The identifier and autonomous system of one end of a connection. Of two connections, the one that was begun by the
+/// end with the greater value stays (RFC 6286, 2.3).
 pub(crate) type End = (Ipv4Addr, u32);
 
 /// The connection that stays.
@@ -36,9 +36,9 @@ pub(crate) enum Keep {
 /// Decides when the peer's OPEN has arrived on the new connection. `old_is_ours` and `new_is_ours` say whether this node
 /// began that connection.
 ///
-/// The OPEN contains the peer's identifier, so the decision need not wait for an OPEN on the old connection. A node answers
-/// an OPEN only on the connection that stays, and begins no other one meanwhile. So neither end establishes a session that
-/// the other end closes.
+/// The OPEN contains the peer's identifier, so the decision need not wait for an OPEN on the old connection. A node
+/// answers an OPEN only on the connection that stays, and begins no further connection meanwhile. So neither end
+/// establishes a session that the other end closes.
 pub(crate) fn decide(
     progress: Progress,
     old_is_ours: bool,
@@ -48,7 +48,7 @@ pub(crate) fn decide(
     let new_wins = new_is_ours == (here > there);
     let same_direction = old_is_ours == new_is_ours;
     let is_new = match progress {
-        // If one end began both, that end has given up the first.
+        // If the same end began both connections, it has given up the older one.
         Progress::Opening => same_direction || new_wins,
         Progress::Established { age, restarts } => {
             let is_collision = age < YOUNG && !same_direction && !new_wins;

@@ -15,8 +15,9 @@ pub struct Configuration {
     /// The passwords of the peers that have one, or the reason why a password is missing. A peer that needs a password and
     /// has none here has no session yet.
     pub passwords: BTreeMap<IpAddr, Result<Password, String>>,
-    /// Whether an earlier process of this node had sessions, and packets have been forwarded ever since. Then peers that
-    /// kept its routes keep them until all routes have been sent again (RFC 4724, 4.1).
+    /// Whether an earlier process of this node had sessions, and packets have been forwarded ever since. If so, this
+    /// node says so in its OPEN, and peers that have kept this node's routes keep them until it has sent all routes
+    /// again (RFC 4724, 4.1).
     pub restarted: bool,
 }
 

@@ -399,8 +399,8 @@ impl Connection {
         self.handle_with(event, None);
     }
 
-    /// Passes an event to the state machine, and executes the resulting actions. `details` belong to the notification that
-    /// these may send.
+    /// Passes an event to the state machine, and executes the resulting actions. If one of them sends a notification,
+    /// `details` describe its fault for this node's own log.
     fn handle_with(&mut self, event: Event, details: Option<String>) {
         let mut details = details;
         for action in self.machine.handle_event(event) {
@@ -417,7 +417,7 @@ impl Connection {
                 }
                 Action::StopTimer(timer) => self.set_timer(timer, None),
                 Action::SessionEstablished(negotiated) => self.negotiated = Some(negotiated),
-                // The peer's task connects, and the end of a connection is known by its reason.
+                // Other actions are not needed: the peer's task makes connections, and [`Reason`] reports their end.
                 _ => {}
             }
         }

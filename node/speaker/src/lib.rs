@@ -73,8 +73,8 @@ pub struct Speaker {
 }
 
 impl Speaker {
-    /// Listens at addresses, and starts without peers. `[::]` stands for all addresses of both families. For a port below
-    /// 1024 the caller needs `CAP_NET_BIND_SERVICE`, but only during this call.
+    /// Listens at addresses, and starts without peers. With `[::]`, it listens at all addresses of both families. For a
+    /// port below 1024 the caller needs `CAP_NET_BIND_SERVICE`, but only during this call.
     ///
     /// The thread first runs `drop_privileges`, to drop rights that it does not need. If that fails, it does not speak BGP. It
     /// calls `on_change` when learned routes or a session's state may have changed; changes in quick succession cause one
@@ -138,9 +138,10 @@ impl Speaker {
         self.shared.routes.read(manx_bgp::table::Table::generation)
     }
 
-    /// The prefixes that some peers have announced, in no order, each with the next hops of those of their routes that are
-    /// as good as the best one. A prefix has a row for each next hop, at most 16. Sessions continue meanwhile: a prefix
-    /// that changes during the call may be left out or occur twice, and then [`Self::learned_generation`] has changed.
+    /// The prefixes that the peers for which `is_meant` is true have announced, in no order. A prefix has a row for
+    /// each next hop, at most 16: the next hops of the best route of these peers, and of their routes that are equally
+    /// good. Sessions continue meanwhile: a prefix that changes during the call may be left out or occur twice, and
+    /// then [`Self::learned_generation`] has changed.
     pub fn next_hops(&self, is_meant: impl Fn(&Peer) -> bool) -> Vec<(IpNet, IpAddr)> {
         let (mut all, mut from) = (Vec::new(), Some(0));
         while let Some(at) = from {

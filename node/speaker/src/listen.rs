@@ -80,7 +80,7 @@ impl Listener {
         set_password(&self.socket, self.address.is_ipv6(), peer, password)
     }
 
-    /// Accepts the connections that wait in the kernel now, at most as many as its queue holds.
+    /// Accepts the connections that wait in the kernel now, at most as many as the kernel's queue holds.
     pub(crate) fn take_waiting(&self, doors: &Doors) {
         for _ in 0..=BACKLOG {
             let Ok((stream, from)) = self.waiting.accept() else { return };
@@ -114,8 +114,8 @@ impl Drop for Listener {
     }
 }
 
-/// Listens at an address. `[::]` stands for all addresses of both families, or on a kernel without IPv6 for all IPv4
-/// addresses.
+/// Listens at an address. With `[::]`, the socket listens at all addresses of both families, or at all IPv4 addresses
+/// on a kernel without IPv6.
 ///
 /// # Errors
 /// Another process uses the address, or the caller lacks the right to use it.

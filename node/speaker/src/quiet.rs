@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// The time for which a message about one peer is not repeated.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// Allows a message about a peer if it differs from the last one, or if the last one is long enough ago.
+/// Allows a message about a peer if its text differs from the last one, or if the last message is older than [`QUIET`].
 #[derive(Debug, Default)]
 pub(crate) struct Quiet(Option<(String, Instant)>);
 

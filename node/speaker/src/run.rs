@@ -111,8 +111,9 @@ impl Sessions {
         self.shared.routes.changed.notify_one();
     }
 
-    /// Sets the passwords of the peers without a session at the listening sockets. Returns these peers, each with its
-    /// password or with the reason why there can be no session.
+    /// Sets the passwords of peers at the listening sockets: of the configured peers that have no task yet. It first
+    /// removes the passwords of former peers. Returns the peers without a task, each with its password or with the
+    /// reason why there can be no session.
     fn set_passwords(
         &mut self,
         configuration: &Configuration,
@@ -137,8 +138,8 @@ impl Sessions {
             (peer.clone(), configuration.password(peer).and_then(set))
         });
         let begin = begin.collect();
-        // Connections that were begun earlier have another password, or none. These peers' connections are not accepted
-        // yet.
+        // Connections that wait in the kernel may have been begun with an earlier password, or with none. The doors are
+        // still shut for these peers, so such connections are closed here.
         for listener in listeners.iter() {
             listener.take_waiting(doors);
         }

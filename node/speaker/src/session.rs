@@ -1,4 +1,5 @@
-//! The successive sessions with one peer: its connections, and the routes that the table learns and sends by them.
+//! The successive sessions with one peer: its connections, the routes that the table learns from it, and the routes
+//! that are sent to it.
 
 use std::fmt::Write as _;
 use std::io;
@@ -190,7 +191,8 @@ impl Task {
                     Event::Attempt => self.connect(),
                     Event::Happened(at, happened) => {
                         self.happened(at, happened);
-                        // The same read may have brought more messages, but not more than the buffer holds.
+                        // The receive buffer may contain more complete messages. Their number is bounded, because the
+                        // buffer is.
                         while let Some(more) = self.ready(at) {
                             self.happened(at, more);
                         }
@@ -351,7 +353,7 @@ impl Task {
                 let is_established = old.established().is_some();
                 if let Some(old) = self.connections[1 - at].take() {
                     if is_established {
-                        // It is closed without a notification (RFC 4724, 4.2).
+                        // The old connection is closed without a notification (RFC 4724, 4.2).
                         self.close(&old, &Reason::Replaced);
                     } else {
                         close_collided(old);

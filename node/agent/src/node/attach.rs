@@ -26,8 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PATIENCE_BEHIND: Duration = Duration::from_secs(2);
 
 impl Agent {
-    /// The first step: addresses are reserved, those that the request names or the next in turn. A repeated request for the
-    /// same device only changes the device's attachment id to the request's. Another device of the pod is removed first.
+    /// The first step: addresses are reserved, either those that the request names or the next ones in the allocator's
+    /// order. A repeated request for the same device only changes the device's attachment id to the request's. Another
+    /// device of the pod is removed first.
     pub(super) fn begin_attach(
         &mut self,
         name: &ObjectName,
@@ -206,8 +207,8 @@ impl Agent {
     }
 
     /// The third step: the device becomes a port, and its pod an endpoint. If there is no port, the device is removed
-    /// before the caller gets the error. A device whose caller has gone is removed, too. `hands_over` is the caller that
-    /// made the device.
+    /// before the caller gets the error. A device whose caller has gone is removed, too. `hands_over` is the caller, if
+    /// it made the device itself.
     pub(super) fn end_making(
         &mut self,
         name: &ObjectName,

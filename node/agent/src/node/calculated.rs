@@ -126,8 +126,9 @@ impl Calculated {
         Some(Arc::clone(&self.tables))
     }
 
-    /// Changes the routes in the tables in use. With `only`, nothing has changed except which of these addresses are
-    /// services'. Returns `false` if new tables must be made. This is always the case if tables are proved.
+    /// Changes the routes in the tables in use. With `only`, the routes to these addresses alone may have changed,
+    /// because services have got or lost them. Returns `false` if new tables must be made. This is always the case if
+    /// tables are proved.
     pub(super) fn change_routes(
         &mut self,
         view: &View,
@@ -152,8 +153,8 @@ impl Calculated {
         }
     }
 
-    /// The tables in use with the current services, if these have changed. They share everything else and have the same
-    /// version, so no flow looks up its ends again, and no new proof is needed.
+    /// The tables in use with the current services, if these have changed. They share everything else with the former
+    /// tables, and have the same version. So no flow looks up its endpoints again, and no new proof is needed.
     pub(super) fn replace_services(&mut self, view: &View) -> Option<Arc<Tables>> {
         let now = view.services.manx()?.frontends.table();
         let before = self.tables.services.as_ref()?;

@@ -70,7 +70,7 @@ pub(crate) struct Inputs {
     reserved: Reserved,
     /// The node's own addresses, from its kernel.
     own_addresses: BTreeSet<IpNet>,
-    /// The addresses of its interfaces that other hosts can reach.
+    /// The addresses of the node's interfaces that other hosts can reach.
     interface_addresses: BTreeSet<IpAddr>,
     /// The nets on the node's links.
     links: Vec<IpNet>,

@@ -39,12 +39,12 @@ pub(super) struct ManxServices {
     pub(super) egress: (u16, u16),
     /// Whether the set of translated addresses has changed since the last update.
     pub(super) translates_others: bool,
-    /// The addresses of all nodes, which can be no service's.
+    /// The addresses of all nodes. No service can have one of them.
     of_nodes: HashSet<IpAddr>,
     /// The addresses of services outside of the ranges that have their own route: those of load balancers, and external
     /// IPs.
     with_routes: BTreeSet<IpAddr>,
-    /// The number of such addresses without a route, because there are too many.
+    /// The number of services' addresses outside of the ranges that have no own route, because there are too many.
     without_routes: usize,
 }
 
@@ -54,11 +54,12 @@ const MOST_ROUTES: usize = 4096;
 /// The effect of a change of services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ServiceChange {
-    /// At most backends, or addresses in the ranges, have changed.
+    /// Nothing has changed, or only backends and addresses in the ranges.
     None,
     /// Translated addresses outside of the ranges have changed.
     Addresses(ChangedAddresses),
-    /// Endpoints have changed that policy uses before kube-proxy translates.
+    /// Endpoints of services have changed. Policy uses them for packets to service addresses, before kube-proxy
+    /// translates these packets.
     Tables,
 }
 

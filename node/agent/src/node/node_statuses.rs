@@ -88,7 +88,7 @@ pub(super) enum Origin {
 pub(super) struct NodeStatusReports {
     scheduled: BTreeMap<String, (StatusRequest, Option<Instant>)>,
     next_look: Option<Instant>,
-    /// The numbers of IPv4 peers and of IPv6 peers.
+    /// The numbers of IPv4 peers and of IPv6 peers in the last snapshot.
     peers: [usize; 2],
     /// Whether there were more IPv4 routes, and more IPv6 routes, than a status holds.
     more_routes: [bool; 2],

@@ -1,6 +1,6 @@
 //! The passwords of BGP peers, from the Secrets that `BGPPeer` and `BGPConfiguration` objects name.
 //!
-//! A peer whose password is not known has no session: without the password there must be none.
+//! A peer whose password is not known has no session, because a session must not be established without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -43,7 +43,8 @@ use manx_speaker::{Configuration, Speaker};
 
 /// The most prefixes of one peer. A full table of the Internet has about a million.
 const PREFIXES: usize = 1 << 20;
-/// The most prefixes of a peer that is a node: its blocks, its borrowed addresses, and those of others that it reflects.
+/// The most prefixes of a peer that is a node: its blocks and borrowed addresses, and, if it is a route reflector,
+/// those of other nodes.
 const PREFIXES_OF_NODE: usize = 1 << 15;
 
 /// The shortest interval at which learned routes are read. Reading a million routes takes some tenths of a second.
@@ -58,7 +59,8 @@ pub(crate) struct Peering {
     speaker: Speaker,
     /// The last configuration of the speaker.
     configured: Option<Configuration>,
-    /// Whether an earlier agent has forwarded this node's packets.
+    /// Whether the last agent has left devices for this one. Then this is a restart, and packets are forwarded as
+    /// before.
     restarted: bool,
     /// The port and the sockets at which the speaker listens since its start.
     port: u16,
@@ -75,7 +77,7 @@ pub(crate) struct Peering {
     ways_out: usize,
     /// The gateways to peers.
     gateways: Gateways,
-    /// The ranges of services' addresses, to which no such route may lead.
+    /// The ranges of services' addresses, to which no route out of the cluster may lead.
     ranges: Vec<IpNet>,
     /// Whether the sessions hold back the agent's readiness.
     gate: Gate,
@@ -158,7 +160,8 @@ impl Peering {
             tracing::warn!(problem, "BGP");
         }
         (self.system, self.problems) = (system, problems);
-        // With other pools or ranges, other routes lead out of the cluster.
+        // Pools and ranges determine which routes lead out of the cluster, so the routes are read again if these have
+        // changed.
         if (&self.ranges, self.pools()) != (&ranges, Some(&pools)) {
             self.generation = None;
         }
@@ -208,7 +211,8 @@ impl Peering {
         &self.gateways
     }
 
-    /// The routes out of the cluster, if they may have changed since the last call. Paths of nodes are ignored.
+    /// The routes out of the cluster, if they may have changed since the last call. Routes that other nodes announce
+    /// are ignored.
     ///
     /// After a restart the result is `None` until all sessions with routers have been established for a moment. Meanwhile
     /// the kernel keeps the routes of the last agent.
@@ -280,7 +284,8 @@ impl Peering {
         }
     }
 
-    /// Ends without a notification to the peers. So those that can keep this node's routes until the next agent speaks.
+    /// Ends without a notification to the peers. So peers that support graceful restart keep this node's routes until
+    /// the next agent speaks BGP.
     pub(super) fn leave(self) {
         self.speaker.leave();
     }

@@ -14,24 +14,24 @@ use manx_ipam::host_local::Reservation;
 
 /// See the module.
 pub(super) enum State {
-    /// It has nothing on the node.
+    /// The pod has nothing on the node.
     Nothing,
-    /// It has no device here, but may have addresses.
+    /// The pod has no device here, but may have addresses.
     Apart(Apart),
-    /// Attachments wait for the pod's object, without which it would have no policy. The value is its former state; `None`
-    /// means that it had nothing.
+    /// Attachments wait for the pod's object, without which it would have no policy. The value is the pod's former
+    /// state; `None` means that the pod had nothing.
     Expected(Option<Apart>),
-    /// Addresses are being reserved for it.
+    /// Addresses are being reserved for the pod.
     Reserving(Box<Reserving>),
     /// Its device is being made.
     Making(Box<Making>),
     /// It has a port, and the tables contain it.
     Attached(AttachedPod),
-    /// It has a port, and the tables contain it. Its addresses and its device are getting another attachment id.
+    /// The pod has a port, and the tables contain it. Its lease and its device are getting another attachment id.
     Renewing(AttachedPod, Box<Renewing>),
-    /// It will be detached when new tables no longer contain it.
+    /// The pod will be detached when new tables no longer contain it.
     Leaving(AttachedPod, AfterRemoval),
-    /// Workers close its queues, and its device is being removed.
+    /// Workers close the queues of the pod's device, and the device is being removed.
     Removing(AfterRemoval),
     /// Its addresses are being released.
     Releasing(Releasing),
@@ -42,11 +42,11 @@ pub(super) enum State {
 pub(super) enum Apart {
     /// Its device is gone.
     Lost,
-    /// It has addresses from the last agent, which left no device for it.
+    /// The pod has addresses from the last agent, which left no device for it.
     Left,
     /// The device that the last agent left does not match this agent's data. The pod keeps its addresses.
     Refused(String),
-    /// The last agent left a device for it, but it has no lease.
+    /// The last agent left a device for the pod, but the pod has no lease.
     Unleased(Unleased),
     /// Its addresses could not be released.
     Stuck(String),
@@ -64,7 +64,7 @@ pub(super) struct Unleased {
 pub(super) struct Reserving {
     pub(super) request: AttachRequest,
     pub(super) caller: Caller,
-    /// The pod's state if it gets no addresses. `None`: nothing.
+    /// The state to which the pod returns if it gets no addresses. `None`: the pod had nothing.
     pub(super) before: Option<Apart>,
 }
 
@@ -139,7 +139,8 @@ impl State {
         }
     }
 
-    /// The reason why it has no device here. A pod whose attachment has no addresses yet keeps the reason from before.
+    /// The reason why the pod has no device here. While its next attachment waits for the object or for addresses, the
+    /// pod keeps the reason from before.
     fn apart(&self) -> Option<&Apart> {
         match self {
             Self::Apart(apart) | Self::Expected(Some(apart)) => Some(apart),
@@ -148,7 +149,7 @@ impl State {
         }
     }
 
-    /// The reason why its device from the last agent was refused, if no device was made since then.
+    /// The reason why the pod's device from the last agent was refused, if no device was made since then.
     pub(super) fn refused(&self) -> Option<&str> {
         match self.apart()? {
             Apart::Refused(reason) | Apart::Unleased(Unleased { reason, .. }) => Some(reason),

@@ -78,8 +78,9 @@ impl Pods {
         })
     }
 
-    /// Queues a request after the pod's current work and its earlier requests. Returns the request as an error if there are
-    /// none, or if the earlier requests only wait for the pod's object.
+    /// Queues a request after the pod's current work and its earlier requests. If the pod has neither work nor earlier
+    /// requests, or if these only wait for the pod's object, the request can begin at once: it is returned as the
+    /// error.
     pub(super) fn queue(
         &mut self,
         name: &ObjectName,

@@ -42,7 +42,7 @@ pub(super) struct Ports {
 pub(super) struct PodPorts {
     /// The port for the pod itself.
     pub(super) own: PortId,
-    /// The port for its host side, if another plugin has connected it.
+    /// The port for the host side of the pod's link, if another plugin has connected the pod.
     pub(super) host: Option<PortId>,
 }
 
@@ -143,8 +143,9 @@ impl Ports {
         });
     }
 
-    /// The traffic since the start, by kind of port. All pods, including former ones, are one kind: there is no bound on
-    /// the number of their names, and a sum that lost a pod would decrease.
+    /// The traffic since the start, by kind of port. All pods together, including former ones, are one kind. Counters
+    /// for each pod would need an unbounded number of names, and a sum over the present pods would decrease when a pod
+    /// ends.
     pub(super) fn traffic(&mut self) -> BTreeMap<&'static str, Traffic> {
         self.retire_drained();
         let mut by_kind = self.retired.clone();

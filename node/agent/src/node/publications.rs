@@ -20,19 +20,19 @@ struct Publication {
     tables: Arc<Tables>,
     /// The number of workers that have handed them back.
     handed_back: usize,
-    /// The time when the last worker handed them back.
+    /// The latest time at which a worker handed them back.
     last: Option<Instant>,
-    /// The time when the change arrived that the next tables bring into force.
+    /// The arrival time of the change that the next publication contains.
     change: Option<Instant>,
 }
 
-/// The conclusions when all workers have handed tables back.
+/// The facts that are known when all workers have handed tables back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Retired {
     /// No worker uses tables of this version or an earlier one. `None`: other tables of the version may be in use.
     pub(super) version: Option<u64>,
-    /// The time from the arrival of a change until every worker used the tables with that change, which are the next tables
-    /// after these. `None`: the arrival of their change is unknown.
+    /// The latency of the change that the next publication contains: the time from the change's arrival until every
+    /// worker has replaced these tables. `None`: the time of arrival is unknown.
     pub(super) changed_in: Option<Duration>,
 }
 
@@ -56,7 +56,7 @@ impl Publications {
         self.in_use.push_back(Publication::new(tables));
     }
 
-    /// Records that a worker has handed tables back `at` this time. Returns the conclusions if it is the last worker.
+    /// Records that a worker has handed tables back `at` this time. Returns [`Retired`] if it is the last worker.
     pub(super) fn hand_back(&mut self, tables: &Arc<Tables>, at: Instant) -> Option<Retired> {
         let is_closed = |tables: &Tables| tables.version == 0;
         let is_it = |it: &Publication| {

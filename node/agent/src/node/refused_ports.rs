@@ -1,5 +1,5 @@
-//! Flows out of the cluster that got no port for address translation, because other flows have all ports that were tried.
-//! The log and `manx status` name the pod with the most flows. The log and `manx status` name the pod with the most flows.
+//! Flows out of the cluster that got no port for address translation, because other flows have all ports that were
+//! tried. The log and `manx status` name the owner of most of these flows, unless they belong to other workers.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

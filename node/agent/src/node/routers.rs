@@ -16,8 +16,8 @@ const MOST_KEPT: usize = 4 * MOST_WAYS_OUT;
 /// are equally good, the best one first.
 pub(super) type WaysOut = BTreeMap<IpNet, Vec<IpAddr>>;
 
-/// Collects announced routes, and returns the number of their prefixes, too. Of each family the [`MOST_KEPT`] shortest
-/// prefixes are kept.
+/// Collects announced routes, and returns the number of their prefixes, too. Keeps the [`MOST_KEPT`] shortest prefixes
+/// of each family.
 pub(super) fn collect(mut rows: Vec<(IpNet, IpAddr)>) -> (WaysOut, usize) {
     // The rows of one prefix keep their order.
     rows.sort_by_key(|(prefix, _)| (prefix.prefix_len(), *prefix));

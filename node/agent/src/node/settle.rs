@@ -1,10 +1,11 @@
 //! Settling: the agent's state follows its inputs, in one order: objects → cluster → place → services → tables.
 //!
-//! The control loop settles once a turn. Apart from the first import and place at the start, only settling takes these
-//! steps. The result depends only on the inputs: the same changes in any order and in any batches lead to the same state.
-//! There are two exceptions. First, if the node has no place in the new cluster, the last topology stays in force. Second,
-//! with another plugin, a service's endpoint stays a pod until no slice names it. After settling, `host_ports` decides
-//! which ports of the node pods get. That decision depends on the node's sockets at that time.
+//! The control loop settles after each event. Only settling takes these steps, with one exception: at the start of the
+//! agent, `View::open` imports the objects and calculates the node's place for the first time. The result depends only
+//! on the inputs: the same changes in any order and in any batches lead to the same state. There are two exceptions.
+//! First, if the node has no place in the new cluster, the last topology stays in force. Second, with another plugin,
+//! the address of a service's endpoint that once was a pod's counts as a pod's until no slice names it. After settling,
+//! `host_ports` decides which ports of the node pods get. That decision depends on the node's sockets at that time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,8 +25,8 @@ use manx_calculation::overlay::Sockets;
 pub(super) struct Settled {
     /// Whether the node's place may have changed.
     pub(super) placed: bool,
-    /// The tables to publish: new ones, or those in use with other services. `None` if those in use contain all changes, or
-    /// stay because the new ones are refuted.
+    /// The tables to publish: new ones, or those in use with other services. `None` if the tables in use contain all
+    /// changes, or if they stay because the new tables are refuted.
     pub(super) tables: Option<Arc<Tables>>,
     /// The time when the first change of objects arrived that is now in force.
     pub(super) received: Option<Instant>,

@@ -232,8 +232,8 @@ fn left_out(calculation: &Calculation) -> Option<String> {
     })
 }
 
-/// One warning for each annotation of the node's pods that requests something that Manx does not support. There are none if
-/// each pod has its own problem because of them, as in a directory.
+/// One warning for each annotation of the node's pods that requests something that Manx does not support. There are
+/// none if such annotations are reported as problems of each pod, as for a directory of manifests.
 fn annotations_not_done(contents: &Contents, node: &str) -> Vec<String> {
     const NAMED: usize = 3;
     let told = |problem: &Problem| {

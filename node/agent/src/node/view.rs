@@ -46,18 +46,18 @@ pub(crate) struct View {
     pub(super) node: String,
     network: Network,
     ipam: Ipam,
-    /// The name of its interface to other nodes; empty until it is found.
+    /// The name of the node's interface to other nodes; empty until the interface is found.
     pub(crate) uplink: String,
     /// The cluster that the objects describe.
     pub(super) cluster: Cluster,
-    /// The node's place in the last cluster in which it has one.
+    /// The node's place in the cluster. If the node has no place there now, this is the last one that it had.
     pub(crate) topology: Topology,
     /// Whether the topology lacks the other nodes' pods, because pools are not valid.
     is_closed: bool,
     /// The node's own addresses on all interfaces, including addresses of Manx's interfaces that the kernel does not have
     /// yet.
     pub(super) own_addresses: BTreeSet<IpNet>,
-    /// The addresses of its interfaces that other hosts can reach.
+    /// The addresses of the node's interfaces that other hosts can reach.
     interface_addresses: BTreeSet<IpAddr>,
     /// The services in the form in which this node translates them.
     pub(super) services: NodeServices,
@@ -247,7 +247,7 @@ impl View {
         if let Some(ways_out) = self.ways_out.as_ref().filter(|it| !it.is_empty()) {
             let own = host.blocks.iter().map(|(prefix, _)| prefix.trunc()).collect();
             for (to, routers) in routers::usable(ways_out, &own, &self.needed) {
-                // The object that names a gateway has precedence over what others announce.
+                // The gateway that a `BGPPeer` names for its peer has precedence over announced routes to that peer.
                 let is_peer = to.prefix_len() == to.max_prefix_len()
                     && self.gateways.contains_key(&to.addr());
                 let routers = routers.iter().filter(|_| !is_peer);
@@ -318,7 +318,8 @@ impl View {
         services.frontends.health_checks().into_iter().flat_map(of_port).collect()
     }
 
-    /// Whether this node is about to be removed: its Node says so, or is deleted. A node with an invalid Node stays.
+    /// Whether this node is about to be removed: its Node object says so, or is deleted. A node whose Node object is
+    /// invalid stays.
     pub(super) fn is_leaving(&self, inputs: &Inputs) -> bool {
         match inputs.contents().objects.get(&ObjectKey::new(Kind::Node, "", &self.node)) {
             None => true,
@@ -382,7 +383,7 @@ impl View {
                 }
                 let endpoints = self.cluster.model.endpoints.values();
                 let pods: HashSet<&IpAddr> = match self.network {
-                    // No list is needed: Manx has routes to its pods.
+                    // No list of pods' addresses is needed, because Manx has routes to its pods.
                     Network::Manx => HashSet::new(),
                     Network::OtherPlugin => endpoints.flat_map(|it| &it.addresses).collect(),
                 };
@@ -476,7 +477,7 @@ impl View {
             }
         }
         for (address, node) in self.cluster.node_addresses() {
-            // A Node of another node that contains an address in one of this node's blocks does not make it the owner.
+            // Another node does not own an address in this node's blocks, even if its Node object contains it.
             if is_in_set(address) && (node == self.node || !self.is_in_own_block(address)) {
                 taken.insert(address, format!("Node {node:?}"));
             }
@@ -499,7 +500,7 @@ impl View {
         own.chain(inputs.reserved()).collect()
     }
 
-    /// The pods of this node whose objects have addresses, except those in the node's own network.
+    /// The pods of this node whose objects have addresses, except pods with `hostNetwork`.
     pub(super) fn pods_here(&self) -> impl Iterator<Item = &ObjectName> {
         let Cluster { pods_by_node, model, .. } = &self.cluster;
         let here = pods_by_node.iter().filter(|(_, node)| ***node == *self.node);

@@ -22,9 +22,9 @@ impl View {
         })
     }
 
-    /// The source addresses of pods' connections out of the cluster, for IPv4 and for IPv6: the node's first ones, or the
-    /// one in Felix's settings. If the node does not have that one, no other address replaces it, because outside hosts may
-    /// trust the node's own processes more than its pods.
+    /// The source addresses of pods' connections out of the cluster, for IPv4 and for IPv6: the node's first addresses,
+    /// or for IPv4 the address in Felix's settings. If the node does not have the address in the settings, no other
+    /// address replaces it, because outside hosts may trust the node's own processes more than its pods.
     pub(super) fn outgoing_addresses(&self) -> [Option<IpAddr>; 2] {
         let [first, v6] = self.first_addresses();
         let v4 = match self.cluster.way_out.address {

@@ -1,6 +1,6 @@
 //! The holder: a process that outlives the agent, and keeps a duplicate of each queue of each pod's device. A device
 //! ends with its last queue, so pods keep their interfaces while there is no agent. The next agent takes them over. The
-//! holder also keeps the records of the agent's flows, so that the next agent knows which end opened a connection.
+//! holder also keeps the records of the agent's flows, so that the next agent knows which side opened each connection.
 //!
 //! It keeps descriptors under names, each with a note that it does not interpret. So it need not change when agents do: a
 //! holder of an older plugin serves newer agents. It reads no packets, knows no policy and decides nothing. It releases an
@@ -115,7 +115,7 @@ enum Reply {
     Kept {
         entries: usize,
     },
-    /// The reply to [`Call::Next`]. The message has as many descriptors.
+    /// The reply to [`Call::Next`]. `descriptors` is the number of descriptors that come with the message.
     Entry {
         name: String,
         note: Value,

@@ -20,7 +20,7 @@ use super::{Call, MAX_ENTRIES, Reply, Request, Response, SILENCE, VERSION, prepa
 /// The interval at which the holder looks for devices that are gone because their namespaces ended without a DEL.
 const LOOK: Duration = Duration::from_secs(5);
 /// The time that the holder stays without a device and a connection. The plugin checks that there is a holder before it
-/// makes a device, and the agent brings the queues when the device is made.
+/// makes a device, and the agent hands the queues over when the device is made.
 const IDLE: Duration = Duration::from_mins(1);
 
 /// See the module.
@@ -34,7 +34,8 @@ pub struct Holder {
 struct Entry {
     note: Value,
     descriptors: Vec<OwnedFd>,
-    /// `false` for descriptors of files, which are useless when all devices are gone.
+    /// Whether the descriptors keep a device or a namespace. It is `false` for files of flow records, which are useless
+    /// when all devices are gone.
     has_device: bool,
 }
 

@@ -21,22 +21,22 @@ impl Lock {
         make_file(&path(shelter))
     }
 
-    /// Takes the right to move host ends in. Waits while another process gives all back.
+    /// Takes the right to move host ends in. Waits while another process gives all host ends back.
     ///
     /// # Errors
-    /// [`Error::GivenBack`] if all were given back, or if no host ends may be moved in yet.
+    /// [`Error::GivenBack`] if all host ends were given back, or if none may be moved in yet.
     pub fn shared(shelter: &Path) -> Result<Self, Error> {
         let path = path(shelter);
         take(&path, FlockArg::LockShared)?.ok_or(Error::GivenBack(path))
     }
 
-    /// Takes the right to give all back. Waits until no process moves host ends in. Returns `None` if there is no lock
-    /// file.
+    /// Takes the right to give all host ends back. Waits until no process moves host ends in. Returns `None` if there
+    /// is no lock file.
     pub fn exclusive(shelter: &Path) -> Result<Option<Self>, Error> {
         take(&path(shelter), FlockArg::LockExclusive)
     }
 
-    /// Removes the file after all was given back. Processes that wait for the lock then get an error.
+    /// Removes the file after all host ends were given back. Processes that wait for the lock then get an error.
     pub fn remove(self, shelter: &Path) -> Result<(), Error> {
         let path = path(shelter);
         std::fs::remove_file(&path).map_err(failed(&path, "removed"))

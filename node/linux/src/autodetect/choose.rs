@@ -220,15 +220,15 @@ fn nothing(expected: &str, there: &[Found]) -> Refusal {
     Refusal::Nothing { expected: expected.to_owned(), there: there.to_vec() }
 }
 
-/// The address that was chosen before, if it is among these; otherwise the first.
+/// The address that was chosen before, if it is one of `fit`; otherwise the first of `fit`.
 fn first(fit: Vec<Found>, known: &Known) -> Option<Found> {
     let before = known.annotated.map(|it| it.addr());
     let at = fit.iter().position(|it| Some(it.address.addr()) == before).unwrap_or(0);
     fit.into_iter().nth(at)
 }
 
-/// Like [`first`], for methods that mean one interface. Several interfaces are refused, unless one of them has the address
-/// that was chosen before.
+/// Like [`first`], for methods that should find a single interface. If several interfaces have fitting addresses, this
+/// is an error, unless one of them has the address that was chosen before.
 fn one(fit: Vec<Found>, known: &Known) -> Result<Option<Found>, Refusal> {
     let before = known.annotated.map(|it| it.addr());
     let is_settled = fit.iter().any(|it| Some(it.address.addr()) == before);

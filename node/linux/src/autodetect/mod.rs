@@ -7,9 +7,9 @@
 //!
 //! Source: Calico's reference, "Configuring calico/node" (`IP`, `IP_AUTODETECTION_METHOD`), and its documentation,
 //! "Configure IP autodetection". Three things differ, because a wrong address costs more than a missing one. An address
-//! that was chosen before stays while the method admits it. If a method means one interface and several match, none is
-//! chosen. An address that other nodes cannot use for long is not chosen (temporary, tentative, or on an interface that is
-//! down).
+//! that was chosen before stays while it is among those that the method allows. If a method should find a single
+//! interface and several match, none is chosen. An address that other nodes cannot use for long is not chosen
+//! (temporary, tentative, or on an interface that is down).
 
 mod choose;
 mod facts;

@@ -8,7 +8,7 @@ use nix::unistd::{AccessFlags, access};
 use super::lack::{Capability, Check, Lack};
 use crate::private;
 
-/// Whether rigs have a folder, and the results after a deviation have one.
+/// Checks that there can be a folder for rigs, and a folder for what a rig leaves when a result deviates.
 pub(super) fn folders() -> Check {
     let rigs = usable(private::of_rigs(), "XDG_RUNTIME_DIR")?;
     let left = usable(private::temporary(), "TMPDIR")?;

@@ -10,9 +10,9 @@ pub enum Capability {
     Kernel,
     /// A user namespace in which this user is root, and which keeps its capabilities.
     UserNamespaces,
-    /// Network, mount, pid, IPC and host name namespaces, links and mounts in them.
+    /// Network, mount, pid, IPC and host name namespaces, and interfaces and mounts in them.
     NetworkNamespaces,
-    /// The settings of these namespaces, under `/proc/sys/net`, can be written.
+    /// The settings of such namespaces, under `/proc/sys/net`, can be written.
     Settings,
     /// Folders for rigs and for their results.
     Folders,
@@ -59,7 +59,7 @@ impl Capability {
         }
     }
 
-    /// Whether the rig cannot run at all without it.
+    /// Whether the rig cannot run at all without this capability.
     pub const fn needed_by_rig(self) -> bool {
         match self {
             Self::UserNamespaces

@@ -46,10 +46,10 @@ pub struct Entry {
     /// Whether the capability is there.
     pub allowed: bool,
     pub found: String,
-    /// The consequence, if it is missing.
+    /// The consequence, if the capability is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<String>,
-    /// The remedy, if it is missing.
+    /// The remedy, if the capability is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -66,7 +66,7 @@ impl Entry {
 }
 
 impl Report {
-    /// A report of the tried capabilities and of the other ones.
+    /// A report of these results, in the order of [`Capability`].
     pub fn new(found: ProbeResults, seccomp: u64) -> Self {
         let mut checks: Vec<Entry> =
             found.into_iter().map(|(capability, check)| Entry::new(capability, check)).collect();

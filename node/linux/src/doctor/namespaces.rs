@@ -35,7 +35,7 @@ impl NamespaceSettings {
     fn remedy(self, errno: Errno) -> String {
         let denied = matches!(errno, Errno::EPERM | Errno::EACCES);
         let confinement = match errno {
-            // Only the read-only mount is the cause.
+            // This error has one cause alone: `/proc/sys` is mounted read-only.
             Errno::EROFS => Confinement { covered: true, ..Confinement::default() },
             Errno::EPERM | Errno::EACCES if !self.none_left => self.confinement,
             _ => Confinement::default(),

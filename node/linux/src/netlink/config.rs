@@ -19,8 +19,9 @@ use rtnetlink::{LinkMessageBuilder, RouteMessageBuilder};
 use super::{Error, Link, Netlink};
 use crate::netns::sysctl;
 
-/// The configuration of an interface that is lost when it leaves its network namespace. It consists of the bridge and the
-/// settings of that port, addresses, routes of all tables, permanent neighbours, and settings under `/proc/sys/net`.
+/// The configuration of an interface that is lost when it leaves its network namespace. It consists of the interface's
+/// bridge and its settings as a port of that bridge, its addresses, routes of all tables, permanent neighbours, and
+/// settings under `/proc/sys/net`.
 ///
 /// It is stored as the kernel reports it, so that another interface with the same index and name can get the same
 /// configuration.
@@ -58,8 +59,8 @@ impl Netlink {
         })
     }
 
-    /// Configures an interface with the same index and name as the one from which `config` was read. It should be down,
-    /// and is up afterwards if that one was.
+    /// Configures an interface with the same index and name as the one from which `config` was read. The interface
+    /// should be down. Afterwards it is up if the former interface was.
     pub async fn configure(&self, config: &InterfaceConfig) -> Result<(), Error> {
         let InterfaceConfig { link, attributes, port, .. } = config;
         for (key, value) in &config.settings {

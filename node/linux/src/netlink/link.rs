@@ -24,7 +24,7 @@ pub struct Link {
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
-    /// Whether it is the loopback interface.
+    /// Whether this is the loopback interface.
     pub loopback: bool,
     /// The index of the bridge to which the interface belongs.
     pub master: Option<u32>,
@@ -238,7 +238,7 @@ impl Netlink {
         self.change(index, "to another hardware address", |link| link.address(mac.to_vec())).await
     }
 
-    /// Writes a text of at most 255 bytes on an interface.
+    /// Sets an interface's alias, a text of at most 255 bytes.
     pub async fn set_alias(&self, index: u32, alias: &str) -> Result<(), Error> {
         self.change(index, &format!("an alias of {} bytes", alias.len()), |link| {
             link.append_extra_attribute(LinkAttribute::IfAlias(alias.to_owned()))

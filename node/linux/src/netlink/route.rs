@@ -186,7 +186,7 @@ impl Route {
 pub struct RouteOf<'a> {
     pub table: u8,
     pub route: &'a Route,
-    /// The name of the route's interface, which the kernel gives by its number; `None` where it is not known.
+    /// The name of the route's interface. A route contains only the interface's index. `None` if the name is not known.
     pub device: Option<&'a str>,
 }
 
@@ -222,13 +222,13 @@ impl ListedRoute {
         Route::from_message(&self.message).filter(|_| unicast)
     }
 
-    /// Whether it drops the packets that no other route of its table matches.
+    /// Whether the route drops the packets that no other route of its table matches.
     pub fn is_end(&self) -> bool {
         self.message.header.kind == RouteType::BlackHole
             && self.message.header.destination_prefix_length == 0
     }
 
-    /// The destination, if it is a [last resort](Netlink::add_last_resort).
+    /// The destination, if the route is a [last resort](Netlink::add_last_resort).
     pub fn last_resort(&self) -> Option<IpNet> {
         let is_last = self.message.attributes.contains(&RouteAttribute::Priority(u32::MAX));
         let is_unreachable = self.message.header.kind == RouteType::Unreachable && is_last;

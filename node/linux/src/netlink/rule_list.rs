@@ -150,7 +150,7 @@ impl Rule {
         Self { made_by, ..Self::new(preference, family, Action::Lookup(LOCAL)) }
     }
 
-    /// Whether it sends every packet to the table of the node's own addresses.
+    /// Whether the rule sends every packet to the table of the node's own addresses.
     pub fn is_of_local(&self) -> bool {
         let made_by = self.made_by;
         *self == Self { made_by, ..Self::of_local(self.preference, self.family) }
@@ -245,7 +245,8 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Whether it is the mask of a rule with a single port, which matches the whole number. Newer kernels (6.15) add it.
+/// Whether an attribute is the port mask of a rule with a single port, with all bits set. Kernels from 6.15 on add such
+/// attributes.
 fn is_whole_port(attribute: &DefaultNla) -> bool {
     const DESTINATION_MASK: u16 = 29;
     let mut value = [0; 2];

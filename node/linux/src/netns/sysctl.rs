@@ -37,9 +37,10 @@ fn path(key: &str) -> PathBuf {
     PathBuf::from(PROC_SYS).join(key)
 }
 
-/// Makes `/proc/sys` writable for the calling thread and its later children, if it is read-only and root may mount. This is
-/// the case in a container that has `CAP_SYS_ADMIN` and is not privileged. Mounts that are made outside later still appear.
-/// Call it while the process has one thread.
+/// Makes `/proc/sys` writable for the calling thread and its later children, if it is read-only. It is read-only in a
+/// container that is not privileged. The caller needs `CAP_SYS_ADMIN`, because `/proc` is mounted again in a new mount
+/// namespace. Mounts that are made later in the former namespace appear in the new one, too. Call it while the process
+/// has one thread.
 pub fn make_writable() -> io::Result<()> {
     if !statvfs(PROC_SYS)?.flags().contains(FsFlags::ST_RDONLY) {
         return Ok(());

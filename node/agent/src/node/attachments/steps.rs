@@ -79,7 +79,7 @@ impl Attachments {
             let reserved = addresses.reserve(wanted).await;
             Ok((reserved, addresses.leases()))
         };
-        // The holder follows the lease, which may have the new id even if its write failed.
+        // The holder gets the id that the lease has now. That may be the new id even if the write of the lease failed.
         let rename = move |(reserved, leases): (_, Arc<Leases>)| {
             if let Some(id) = leases.id(&pod) {
                 restart_state.rename(&pod, &id.sandbox);
@@ -165,7 +165,7 @@ impl Attachments {
             if device.device().ends_with_queues() {
                 let until = Instant::now() + CLOSE_TIMEOUT;
                 for queues in &closed {
-                    // The channel carries nothing: it only ends.
+                    // Nothing is sent through this channel. It ends when the queues are closed.
                     let _ = queues.recv_deadline(until);
                 }
             }

@@ -1,4 +1,5 @@
-//! Decides whether an agent that has just started waits with its readiness until its BGP peers know its routes again.
+//! Decides whether an agent that has just started reports itself as not ready until its BGP peers know its routes
+//! again.
 //!
 //! Calico's rule decides first: in the first seconds all peers must have a session, and later one is enough. Manx limits
 //! the rule, because the node cannot repair its peers, and a node without any peer still attaches pods and judges packets:

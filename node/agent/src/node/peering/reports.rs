@@ -27,7 +27,7 @@ pub(super) struct Reports {
 /// The last report about a peer.
 #[derive(Debug)]
 struct PeerReport {
-    /// Whether it said that a session exists. A peer without a report yet counts as one with a session.
+    /// Whether the report said that a session exists. A peer without a report yet counts as one with a session.
     is_up: bool,
     /// The time since which the session's state differs from the report.
     differs: Option<Instant>,
