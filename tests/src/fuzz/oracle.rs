@@ -23,7 +23,7 @@ pub struct Terms {
     pub keeps: bool,
     /// Whether the nodes translate services' addresses.
     pub translates: bool,
-    /// Whether the nodes also have ports of services and a way out.
+    /// Whether the nodes also have node ports, and masquerade pods (the way out).
     pub has_ports: bool,
 }
 
@@ -68,7 +68,7 @@ pub struct Law<'a> {
     pub translations: &'a RefCell<Translations>,
     /// The number of flows that the node has evicted.
     pub evictions: u64,
-    /// Whether some of them were evicted during the batch.
+    /// Whether the node evicted a flow during the batch.
     pub evicts: bool,
     /// Whether the node has one worker.
     pub is_single: bool,
@@ -94,10 +94,10 @@ pub fn is_tunnel(read: &Read) -> bool {
 }
 
 impl Law<'_> {
-    /// The number by which the TTL decreases: 0 for packets from the node and to it, 1 for all
-    /// others, including those of masqueraded clients. For some packets with the node's address
-    /// both 0 and 1 are right, because they may be of either kind. These came by the port of
-    /// forwarded packets, or go to an address and port that a masqueraded client has used.
+    /// The number by which the TTL decreases: 0 for packets from the node and to it, 1 for all others, including those
+    /// of masqueraded clients. Some packets with the node's address may be the node's or a masqueraded client's, so
+    /// that both 0 and 1 are right. They came by the port of forwarded packets, or go to an address and port that a
+    /// masqueraded client has used.
     pub fn hops(&self, input: &Input, Passage { from, to, .. }: Passage) -> RangeInclusive<u8> {
         let is_of_others = || {
             let Some(read) = &input.read else { return false };
@@ -135,7 +135,7 @@ impl Law<'_> {
             return usual.collect();
         }
         let about = input.read.map(|read| read_about(input.packet(), &read).unwrap_or(read));
-        // An error goes to the sender of what it quotes.
+        // An error goes to the sender of the packet that it quotes.
         let is_error = input.read.is_some_and(|read| read.is_error());
         let client = about.map(|it| if is_error { it.tuple } else { it.tuple.reversed() });
         let entries = match (client, about) {
@@ -177,7 +177,8 @@ impl Law<'_> {
         };
         let FlowTuple { source, destination, .. } = read.tuple;
         let [from, to] = [source, destination].map(|address| epoch.place(self.node, address));
-        // Any hop may send an error, from any address that leads to the host port, or to the other node.
+        // Any hop may send an error. Then an error by the host port may have a service's address as its source, and an
+        // error by the tunnel an address outside the other node's blocks.
         let is_hop = read.is_error()
             && matches!(
                 (entry, from),

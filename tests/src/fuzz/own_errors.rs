@@ -146,8 +146,8 @@ fn quotes(quote: &[u8], input: &Input) -> bool {
     quote.len() >= 20 && (0..quote.len()).all(is_same) && !read.is_error() && !read.is_later()
 }
 
-/// The event that the error reports about an input on this way, with this number of hops and one of these MTUs; `None`:
-/// it did not happen.
+/// The event that the error reports about an input with this passage, this number of hops and one of these MTUs; `None`
+/// if that event did not happen.
 fn cause(
     input: &Input,
     (passage, hops): (Passage, RangeInclusive<u8>),

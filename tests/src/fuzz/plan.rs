@@ -67,7 +67,7 @@ pub struct Plan {
     drops_to_node: bool,
     pub planned_pods: Vec<PlannedPod>,
     attachments: u32,
-    /// The index of a policy that is missing in the input of the tables. The oracle knows it.
+    /// The index of a policy that the oracle has, and that is missing in the input of the tables.
     pub hidden: Option<usize>,
     numbers: Rc<[u16]>,
     /// The services, if the nodes translate.
@@ -261,7 +261,7 @@ impl Plan {
         (Change::Labels, vec![at])
     }
 
-    /// A pod has got another device.
+    /// Gives a pod another device.
     pub fn renew(&mut self, rng: &mut Rng, at: usize) -> (Change, Vec<usize>) {
         self.planned_pods[at].device = device(rng);
         (Change::Device, vec![at])
@@ -276,7 +276,8 @@ impl Plan {
         }
     }
 
-    /// One pod of a node replaces another.
+    /// Exchanges the addresses of two pods of a node. Then `other` gets the port and the device index that `one` had,
+    /// and `one`, if `other` was attached, gets new ones.
     fn replace(&mut self, one: usize, other: usize) -> (Change, Vec<usize>) {
         if one == other
             || self.planned_pods[one].attachment.is_none()

@@ -83,7 +83,8 @@ pub enum Reach {
 }
 
 impl PlannedFrontend {
-    /// The backends that new connections may get. `is_outside`: of clients outside the cluster.
+    /// The backends that new connections of a client may get. `is_outside`: the client is outside
+    /// the cluster.
     pub fn backends_for(&self, is_outside: bool) -> Vec<End> {
         let local = self.local.filter(|_| is_outside);
         let is_there = |(address, _): &&End| local.is_none_or(|node| node_of(*address) == node);
@@ -201,7 +202,8 @@ impl Services {
         }
     }
 
-    /// Whether a frontend leads outside clients to backends on any node. There they are visitors.
+    /// Whether a frontend leads outside clients to backends on any node. At a backend's node,
+    /// clients that the other node sends there are called visitors.
     pub fn takes_visitors(&self, asked: &Asked) -> bool {
         let is_outside = !matches!(self.reach(asked), None | Some(Reach::Cluster));
         let is_local = |it: &PlannedFrontend| it.local.is_some();

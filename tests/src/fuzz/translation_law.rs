@@ -130,7 +130,8 @@ impl Law<'_> {
                 other => Some(other.back()),
             }));
         }
-        // A client may have become a pod. At hosts it keeps the node's address.
+        // The client's address may belong to a pod by now. Its connections to hosts still have the node's address as
+        // their source.
         let is_hidden = pair.first.source != pair.behind.source
             && pair.behind.source == ported_address(self.node, pair.first.source);
         if is_hidden || self.comes_back(epoch, pair) {
@@ -242,7 +243,8 @@ impl Law<'_> {
             || is_masqueraded && epoch.place(self.node, first.source) == Place::Node
     }
 
-    /// Whether a connection has this source, or had it before its ends moved.
+    /// Whether a connection may have its source behind the translation: it is right now, or it may have been right
+    /// before the ends of the connection moved.
     fn may_have_source(&self, epoch: &Epoch, pair: &Pair) -> bool {
         let Pair { first, behind } = pair;
         let own = ported_address(self.node, first.source);
@@ -334,7 +336,7 @@ impl Law<'_> {
         if !is_forward && self.hides_source(epoch, pair) && entry != Entry::Manx {
             return refuse("it came back by another way than the ports of the node");
         }
-        // A fragment may follow the decision on its first fragment.
+        // A later fragment may follow the decision on its first fragment.
         if !read.is_later() && !pair.is_kept(&epoch.services) {
             return refuse("its backend is gone");
         }
@@ -430,7 +432,7 @@ impl Law<'_> {
         let is_led = match ends {
             [_, Place::Tunnel] => {
                 let takes = |asked: Asked| match epoch.services.reach(&asked) {
-                    // A connection that already goes there goes on.
+                    // An existing connection continues.
                     Some(Reach::NodePort(_) | Reach::Balancer) if is_known => true,
                     _ => epoch.services.takes_visitors(&asked),
                 };

@@ -102,7 +102,7 @@ impl<'a> Wire<'a> {
         match (input.offload.segmentation, self.read.part) {
             (Some(segmentation), Part::Whole) => self.is_segment(whole, &from, segmentation),
             (Some(segmentation), _) => {
-                // In this case the datagram was too long.
+                // The packet is a fragment of a segment that was too long.
                 let headers = from.headers(whole);
                 if !from.has_segments() || headers > whole.len() {
                     return None;

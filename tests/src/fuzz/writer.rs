@@ -63,7 +63,7 @@ fn write_ip(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style) {
             into.extend_from_slice(&[df, 0, style.ttl, tuple.upper, 0, 0]);
             into.extend_from_slice(&source.octets());
             into.extend_from_slice(&destination.octets());
-            // A router alert, which fragments repeat, then no-operations.
+            // The options are a router alert, which fragments repeat, and then no-operations.
             let options = (0..usize::from(transport) * 4)
                 .map(|at| [0x94, 4, 0, 0].get(at).copied().unwrap_or(1));
             into.extend(options);
