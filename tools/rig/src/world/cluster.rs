@@ -399,7 +399,7 @@ impl Cluster {
     }
 }
 
-/// The reason why an agent does not yet enforce these manifests with this many pods, if it does not.
+/// The reason why an agent does not yet enforce these manifests with this many pods; `None` if it does.
 fn lack(status: &Status, pods: usize, datastore: &str) -> Option<String> {
     let node = &status.node;
     if !status.in_sync {
