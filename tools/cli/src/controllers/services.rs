@@ -1,8 +1,8 @@
 //! Services of type `LoadBalancer`: when each is reconciled, and what is reported about it.
 //!
 //! A watch of Services says which have changed. A watch of `IPPools` says that all Services must be
-//! checked again. The next sweep finds what the watches miss. The rules are those of
-//! `manx_block_ipam::services`.
+//! checked again. A check of all Services at regular intervals (a sweep) finds what the watches
+//! miss. The rules are those of `manx_block_ipam::services`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,7 +138,7 @@ struct Balancer<'a> {
     swept: Option<Instant>,
     /// The Services that do not have the addresses that they ask for.
     lacking: Pending,
-    /// Whether an address was released since these Services were tried.
+    /// Whether an address was released since the lacking Services were last tried.
     was_released: bool,
 }
 

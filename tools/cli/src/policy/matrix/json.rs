@@ -22,7 +22,7 @@ struct Report<'a> {
     notes: &'a [String],
 }
 
-/// A party. Its name has only its first members; all of them are in the list of their kind.
+/// A party. Its name contains only its first members. All members are in the list of their kind.
 #[derive(Serialize)]
 struct PartyReport {
     name: String,
