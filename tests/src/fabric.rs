@@ -657,7 +657,8 @@ impl Fabric {
         tables
     }
 
-    /// Stores a route to `prefix` in the tables that a node uses. Returns whether these tables can take the change.
+    /// Stores a route to `prefix` in the tables that a node uses. Returns whether these tables could be changed in
+    /// place.
     pub fn change_route(&mut self, node: usize, prefix: IpNet, route: Route) -> bool {
         let made = self.calculate(node, Some((prefix, route)), |calculation, tables, inputs| {
             calculation.change_routes(tables, inputs, None)
@@ -792,7 +793,8 @@ impl Fabric {
         }
     }
 
-    /// The other node and its port, if a packet is sent on to it.
+    /// The other node, and the port by which the packet comes in there; `None` if the packet does not go to the other
+    /// node.
     fn next_node(&self, node: usize, port: PortId, frame: &Frame) -> Option<(usize, PortId)> {
         let other = 1 - node;
         let (_, destination) = crate::packet::addresses(&frame.bytes);

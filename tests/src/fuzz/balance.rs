@@ -197,9 +197,9 @@ impl Judge {
             };
             return (is_own && is_one).then_some(event);
         }
-        // A later packet of a TCP connection may arrive at another node, if one address alone leads
-        // to the connection's backend. This test does not know whether that is so. So the packet
-        // may arrive, but need not.
+        // A later packet of a TCP connection may also arrive if it comes in at another node, provided that only one
+        // service address leads to the connection's backend. This test does not know whether only one does, so the
+        // packet may arrive, but need not.
         let opens = read.opens() || read.tuple.upper != TCP;
         if !input.is_fresh || !opens || !law.asks(epoch, &read.tuple) {
             return None;
@@ -229,8 +229,8 @@ impl Judge {
         (of_each.len() > 0 && of_each.all(|fits| fits)).then_some(event)
     }
 
-    /// Whether an ICMP error comes in by the same way as the packets of its connection: from the
-    /// client, or, if the quoted packet `is_of_client`, from the end behind the translation.
+    /// Whether an ICMP error comes in by the same port as packets of its connection. These are the client's packets or,
+    /// if the quoted packet `is_of_client`, the packets of the end behind the translation.
     fn is_from_there(
         &self,
         law: &Law<'_>,

@@ -239,8 +239,8 @@ pub struct Connections {
     firsts: AHashMap<Fragments, f64>,
     /// The connections of masqueraded clients.
     masqueraded: AHashSet<FlowTuple>,
-    /// The ways by which the packets of outside clients came in, by connection. A node may have
-    /// several such ways.
+    /// The entries by which the packets of outside clients came in, by connection. Packets of one connection may come
+    /// in by several entries.
     entries: AHashMap<FlowTuple, Vec<Entry>>,
 }
 
@@ -260,7 +260,7 @@ impl Connections {
         self.masqueraded.insert(*tuple);
     }
 
-    /// Records the way by which a connection's packets come in from outside.
+    /// Records an entry by which a connection's packets come in from outside.
     pub fn record_entry(&mut self, tuple: &FlowTuple, entry: Entry) {
         let entries = self.entries.entry(*tuple).or_default();
         if !entries.contains(&entry) {
@@ -268,12 +268,12 @@ impl Connections {
         }
     }
 
-    /// The ways by which a connection's packets came in, as far as they were recorded.
+    /// The entries by which a connection's packets came in, as far as they were recorded.
     pub fn entries(&self, tuple: &FlowTuple) -> &[Entry] {
         self.entries.get(tuple).map_or(&[], Vec::as_slice)
     }
 
-    /// The ways by which packets of all connections between two addresses came in.
+    /// The entries by which packets of all connections between two addresses came in.
     pub fn entries_between(&self, client: IpAddr, asked: IpAddr) -> Vec<Entry> {
         let between = self
             .entries

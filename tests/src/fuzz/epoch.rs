@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-/// The way by which a packet came in.
+/// The port, or kind of port, by which a packet came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Entry {
     Host,

@@ -27,7 +27,7 @@ use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
 /// ports of the way out.
 pub const ASKED: [u16; 2] = [53, 443];
 
-/// The way by which the packets of an address come in.
+/// The place of an address, which determines the port by which its packets come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Home {
     Pod { node: usize, port: PortId },

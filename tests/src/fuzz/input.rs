@@ -43,7 +43,7 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Input {
     pub sent: Injected,
-    /// The way by which it came in; `None` if by an unknown tunnel.
+    /// The port by which it came in; `None` if it came by an unknown tunnel.
     pub entry: Option<Entry>,
     /// The offset of the packet after the outer header.
     pub start: usize,
@@ -61,7 +61,7 @@ pub struct Input {
     pub pieces: usize,
     /// Whether the packet came in at the place of its source.
     pub entered: bool,
-    /// Whether there was no connection of its tuple when it came.
+    /// Whether there was no connection with its tuple when it came in.
     pub is_fresh: bool,
     /// Whether it came out translated.
     pub translated: bool,

@@ -292,7 +292,7 @@ impl Judge {
         Err(refused.unwrap_or_else(|| ("it came of no packet that was sent".to_owned(), None)))
     }
 
-    /// The ways in which an input may leave by a port as these bytes.
+    /// Returns the passage with which an input may leave by this port as these bytes, or the reason why it may not.
     fn may_pass(
         &self,
         law: &Law<'_>,

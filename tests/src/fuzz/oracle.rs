@@ -37,7 +37,7 @@ impl Terms {
 /// The reason why a packet may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Because {
-    /// Policy allows the packet as the first one of a connection.
+    /// Policy allows the packet itself, which opens a connection or belongs to a known one.
     Allowed,
     /// The packet answers a connection that policy allows, and would not be allowed by itself.
     Reply,
@@ -49,7 +49,7 @@ pub enum Because {
     Kept,
 }
 
-/// A permitted way of a packet: the reason, the source's place and the destination's place.
+/// The permission for a packet to pass: the reason, and the places of its source and its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passage {
     pub because: Because,
@@ -126,9 +126,9 @@ impl Law<'_> {
             || self.connections.entries(&tuple.reversed()).contains(&entry)
     }
 
-    /// The ports by which an input may leave on this way. Answers to outside clients leave by the
-    /// way that the clients' packets came in, which may be the other node's tunnel, or a port of
-    /// the node.
+    /// The ports by which an input with this passage may leave. Answers to outside clients leave by the port by which
+    /// the clients' packets came in, which may be the other node's tunnel, or the port for the node's ports that belong
+    /// to Manx.
     pub fn ports(&self, epoch: &Epoch, input: &Input, passage: Passage) -> Vec<PortId> {
         let usual = epoch.port(passage.to).into_iter();
         if !self.terms.has_ports || !matches!(passage.to, Place::Node | Place::World) {
@@ -157,7 +157,7 @@ impl Law<'_> {
         }
     }
 
-    /// The permitted way of an input by one of the publications.
+    /// Returns the passage of an input according to one of the publications, or the reason why it may not pass.
     pub fn passage(&self, input: &Input) -> Result<Passage, String> {
         let mut refused = String::new();
         for epoch in self.epochs.iter().rev() {
@@ -170,7 +170,7 @@ impl Law<'_> {
         Err(refused)
     }
 
-    /// The permitted way of an input by a given publication.
+    /// Returns the passage of an input according to a given publication, or the reason why it may not pass.
     pub fn passage_in(&self, epoch: &Epoch, input: &Input) -> Result<Passage, String> {
         let (Some(read), Some(entry)) = (input.read, input.entry) else {
             return Err("it came by an unknown tunnel, or cannot be read".to_owned());

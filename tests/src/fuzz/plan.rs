@@ -250,9 +250,9 @@ impl Plan {
         (Change::Policy, Vec::new())
     }
 
-    /// Gives a pod labels that another pod had at the beginning. Nodes may apply this to the tables
-    /// in use if the pod is on another node and has only IPv4, so such a pod is chosen if there is
-    /// one.
+    /// Gives a pod labels that another pod had at the beginning. A node may make this change in the tables in use if
+    /// the pod is on the other node and has only an IPv4 address. So a pod with only an IPv4 address is chosen if there
+    /// is one.
     fn relabel(&mut self, rng: &mut Rng) -> (Change, Vec<usize>) {
         let pods = &self.cluster.pods;
         let of_v4: Vec<usize> = (0..PODS).filter(|at| pods[*at].addresses.len() == 1).collect();

@@ -219,8 +219,8 @@ impl World {
         }
     }
 
-    /// Publishes the remaining tables, and adds the new epoch. `in_place`: at least one node has already changed pods
-    /// in the tables in use.
+    /// Publishes the tables that `follow_ups` requires, and adds the new epoch. `in_place`: at least one node has
+    /// already changed pods in the tables in use.
     fn publish(
         &mut self,
         follow_ups: [NextStep; 2],

@@ -1,5 +1,5 @@
-//! A packet with other addresses and ports, written by hand. It is the expected result of a
-//! translation.
+//! Packets with other addresses and ports, written without the dataplane's code. They are the
+//! expected results of translations.
 
 use std::net::IpAddr;
 

@@ -91,7 +91,8 @@ impl PlannedFrontend {
         self.backends.iter().filter(is_there).copied().collect()
     }
 
-    /// Whether a client gets a refusal if there is no backend for it.
+    /// Whether a client gets a refusal because the frontend refuses and has no backend at all. If
+    /// there are backends for other clients only, its packets are dropped.
     pub fn refuses_without(&self, is_outside: bool) -> bool {
         let is_empty = self.backends_for(is_outside).is_empty();
         is_empty && self.refuses && self.backends.is_empty()

@@ -54,7 +54,7 @@ pub struct Asking {
     since: u64,
     /// The time of the last packet that may have opened a connection.
     opened: Option<f64>,
-    /// The ways by which its packets came in.
+    /// The entries by which its packets came in.
     pub entries: Vec<Entry>,
     /// The tuples with which packets have come out, in either direction.
     behind: Vec<(FlowTuple, Connection)>,
@@ -111,7 +111,7 @@ fn client(tuple: &FlowTuple) -> (IpAddr, u8, TransportKey) {
     (tuple.source, tuple.upper, transport)
 }
 
-/// The destination that a packet asks for.
+/// The destination of a client's packet: address, protocol and port. `None` if the packet has no ports.
 pub fn asked_of(tuple: &FlowTuple) -> Option<Asked> {
     let TransportKey::Ports(_, port) = tuple.transport else { return None };
     Some((tuple.destination, tuple.upper, port))
@@ -529,7 +529,7 @@ impl Asking {
         self.was_unclear || self.opened == Some(now)
     }
 
-    /// The same as [`Self::may_be_open`], as long as such a connection may live.
+    /// Whether a connection may be open although none of its packets has come out, and has not yet timed out.
     fn may_be_open_now(&self, upper: u8, now: f64) -> bool {
         let lives = |at| Connection::translated(at).lives(upper, now);
         self.opened.is_some_and(lives) && (self.was_unclear || self.behind.is_empty())

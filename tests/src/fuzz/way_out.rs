@@ -1,5 +1,5 @@
-//! The ports of the nodes that belong to Manx: the range of the way out, the pods whose packets use
-//! it, and node ports. They do not change within a world.
+//! The nodes' ports that belong to Manx: the range of ports that replace pods' ports in packets to the world (the way
+//! out), the pods whose packets use it, and node ports. They do not change within a world.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -286,7 +286,7 @@ impl World {
         let node = &mut self.fabric.nodes[node];
         let workers = node.workers();
         let mut worker = self.chance.usize(..workers);
-        // One worker may be far ahead of the others.
+        // One worker may read its ports several times before the others do.
         for _ in 0..self.chance.usize(..4) {
             node.turn_one(worker);
         }

@@ -82,7 +82,8 @@ fn write_ip(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style) {
                 for kind in kinds.into_iter().filter(|kind| *kind != NO_HEADER) {
                     into[named_at] = kind;
                     named_at = into.len();
-                    // The length of an authentication header is in words; this one has three.
+                    // The length field of an authentication header is the number of 4-byte words
+                    // minus 2 (RFC 4302, section 2.2). This header has three words.
                     let len = if kind == 51 { 1 } else { 0 };
                     into.extend_from_slice(&[tuple.upper, len, 0, 0, 0, 0, 0, 1]);
                     if kind == 51 {

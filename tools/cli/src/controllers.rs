@@ -4,8 +4,8 @@
 //!
 //! Several processes may run; the one that has the Lease acts (`leading`). It collects garbage in rounds (`rounds`) by
 //! the rules of `manx_block_ipam::garbage`. It also reconciles Services (`services`, in the order of `pending`) by the
-//! rules of `manx_block_ipam::services`. All its knowledge is in memory: a process that restarts begins its grace times
-//! again.
+//! rules of `manx_block_ipam::services`. It keeps the grace times only in memory, so a process that restarts begins
+//! them again.
 
 mod leading;
 mod pending;

@@ -297,7 +297,8 @@ impl Judge {
         choice.is_none_or(|of| is_free || self.moves.borrow().may_choose(pair, &of))
     }
 
-    /// The ways in which an input may leave by a port as these bytes, which have the ends of this tuple.
+    /// Returns the passage and the connection with which an input may leave by this port as these bytes, which have the
+    /// ends of this tuple. Otherwise returns the reason why it may not.
     fn may_pass_translated(
         &self,
         law: &Law<'_>,

@@ -39,7 +39,8 @@ const TRIED: usize = 100;
 /// The time after which a Service's problem is reported again, because the server forgets Events
 /// after an hour.
 const TOLD: Duration = Duration::from_mins(55);
-/// The most problems that are remembered. Beyond it all are forgotten, and reported again.
+/// The most problems that are remembered. If there are more, all are forgotten, and are reported
+/// again.
 const MOST_TOLD: usize = 10_000;
 
 /// The settings.

@@ -1,8 +1,8 @@
 //! `manx ipam release`.
 //!
-//! A release names the handle and the sequence number that were seen. If the address was assigned
-//! again meanwhile, these differ, and nothing is released. So the datastore needs no lock, and a
-//! report of any age does no harm.
+//! A release names the handle and the sequence number of the address that the command has read. If
+//! the address was assigned again meanwhile, these differ, and nothing is released. So the
+//! datastore needs no lock, and a report of any age does no harm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

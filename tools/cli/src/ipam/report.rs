@@ -1,7 +1,7 @@
 //! The report of `manx ipam check -o FILE`, which `manx ipam release` uses to release unused
 //! addresses.
 //!
-//! Its fields are those of the report of `calicoctl ipam check`, and more.
+//! It has the fields of the report of `calicoctl ipam check`, and some more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -99,7 +99,7 @@ impl Explain {
 const NO_PORT: &str =
     "--port is missing: expected a packet, such as tcp/80, or --to svc/NAMESPACE/NAME:PORT";
 
-/// The explanation of one connection, or of each of several.
+/// The explanation of one connection, or the explanations of several connections.
 #[derive(Debug)]
 enum Answer {
     One(Box<Explanation>),

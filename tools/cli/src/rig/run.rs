@@ -104,7 +104,7 @@ fn build_and_check(
     Ok(report)
 }
 
-/// The rig's name: the given one, or the directory's or file's without characters that are not allowed.
+/// The rig's name: the given one, or the name of the directory or file without the characters that are not allowed.
 fn rig_name(settings: &Run) -> Result<String, Error> {
     if let Some(name) = &settings.name {
         return Ok(name.clone());

@@ -85,8 +85,8 @@ pub(super) struct Block<V> {
 }
 
 impl<V> Block<V> {
-    /// The destination, if there is only one. It may be named among the sources of any row, because it is not a source
-    /// of its own cells.
+    /// The destination, if there is only one. The text may name it among the sources of any row, because it is not a
+    /// source of its own cells.
     pub(super) fn alone(&self) -> Option<&End> {
         if let [only] = &self.destinations[..] { Some(only) } else { None }
     }

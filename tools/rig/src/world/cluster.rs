@@ -82,7 +82,7 @@ pub(crate) enum ClusterError {
 }
 
 impl ClusterError {
-    /// The side whose fault it is.
+    /// The cause of the error: the input, the environment, or Manx itself.
     pub(crate) fn fault(&self) -> Fault {
         match self {
             Self::Plan(_)

@@ -161,7 +161,8 @@ impl Pastas {
             .args(["--netns-only", "--no-netns-quit", "--ns-ifname", INTERFACE])
             .args(["--netns", "/proc/self/fd/0"])
             .args(["--address", address, "--netmask", "32"])
-            // The gateway's address is not mapped to the caller's loopback, and no port is forwarded either way.
+            // The gateway's address is not mapped to the caller's loopback, and no port is forwarded in either
+            // direction.
             .args(["--no-map-gw", "--no-dhcp"])
             .args(["-t", "none", "-u", "none", "-T", "none", "-U", "none"]);
         command.stdin(netns).stdout(log.try_clone()?).stderr(log).spawn()

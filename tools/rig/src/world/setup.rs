@@ -1,5 +1,5 @@
-//! The files that the caller writes into the rig's folder for the processes inside, and that these
-//! write for later callers.
+//! The files that the caller writes into the rig's folder for the processes inside, and the files
+//! that these processes write for later callers.
 
 use std::fs;
 use std::path::PathBuf;

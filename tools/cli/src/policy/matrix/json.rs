@@ -33,7 +33,7 @@ struct PartyReport {
     nodes: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nets: Vec<String>,
-    /// An address that stands for all addresses that no object names.
+    /// At most one address of each family, as an example of the addresses that no object names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     addresses: Vec<String>,
 }
