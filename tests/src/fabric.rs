@@ -1,7 +1,7 @@
 //! Two nodes on one underlay: real workers over ports in memory. The test runs the workers one after the other.
 //!
-//! The real calculation makes the tables from manifests in text. Pods may have any addresses. Each address is routed to
-//! the pod's node: IPv4 by the tunnel, IPv6 through the nodes' kernels, as in pools without a tunnel.
+//! The product's own calculation makes the tables from the text of manifests. Pods may have any addresses. Each address
+//! is routed to the pod's node: IPv4 by the tunnel, IPv6 through the nodes' kernels, as in pools without a tunnel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

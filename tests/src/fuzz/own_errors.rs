@@ -138,7 +138,8 @@ fn quotes(quote: &[u8], input: &Input) -> bool {
     let Some(read) = &input.read else { return false };
     let packet = input.packet();
     let Some(begin) = packet.get(..quote.len()) else { return false };
-    // The congestion mark of a tunnel may have been copied before.
+    // The bytes that change with an ECN mark are not compared: the tunnel's mark may have been copied into the packet
+    // before the error quoted it.
     let is_same = |at: usize| {
         let marked = if quote[0] >> 4 == 4 { at == 1 || at == 10 || at == 11 } else { at == 1 };
         quote[at] == begin[at] || marked

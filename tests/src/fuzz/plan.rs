@@ -16,7 +16,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use super::services::{ServiceChange, Services};
 use crate::fabric::NODES;
 
-/// The number of pods of a world. They are on the two nodes in turn.
+/// The number of pods of a world. Every second pod is on the second node.
 pub const PODS: usize = 8;
 /// The first port of a pod.
 const FIRST_PORT: u16 = 2;

@@ -146,7 +146,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// Whether the packet is a fragment of an input. The bytes of `open` do not matter.
+    /// Whether the packet is a fragment of an input. The bytes in the range `open` are not compared.
     fn is_fragment(
         &self,
         whole: &[u8],

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! manx rig run            reads the objects, prints; holds the supervisor's stdin
-//! └─ supervisor           user + pid namespace; ends the rig when stdin closes, time is up or it is told to; removes the folder
+//! └─ supervisor           user + pid namespace; ends the rig when stdin closes, at the time limit or on a signal; removes the folder
 //!    ├─ pasta             one for each node, with --world pasta: connects it to the caller's network
 //!    └─ init (pid 1)      mount, network, host name, IPC namespaces; reaps; dies with the supervisor (PR_SET_PDEATHSIG)
 //!       └─ cluster        builds, probes, answers on the rig's socket; when it ends, init ends
