@@ -351,9 +351,9 @@ impl Connections {
         }
     }
 
-    /// Replaces the agent. The next agent keeps the last one's flows that policy allows, wherever their ends are now.
-    /// The next agent may treat their last packets as later than they were. It certainly knows those flows if it has
-    /// evicted none. `evicted` has the number of flows that the last agent evicted, and that of the next one.
+    /// Replaces the agent. The next agent keeps those flows of the last agent that policy allows, wherever their ends
+    /// are now. The next agent may treat their last packets as later than they were. It certainly knows those flows if
+    /// it has evicted none. `evicted` has the number of flows that the last agent evicted, and that of the next one.
     pub fn outlive(&mut self, epoch: &Epoch, node: usize, now: f64, evicted: [u64; 2]) {
         for (tuple, known) in &mut self.known {
             known.outlive((epoch, node), tuple, now, evicted);

@@ -1,6 +1,6 @@
-//! The Services that wait to be reconciled. One Service is taken from each namespace in turn. So a
-//! namespace that changes many Services all the time delays each Service of the others by only one
-//! of its own. There is no clock and no I/O here.
+//! The Services that wait to be reconciled. One Service is taken from each namespace in turn. So
+//! even if one namespace changes many Services all the time, at most one of them is reconciled
+//! between two Services of another namespace. There is no clock and no I/O here.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -36,7 +36,7 @@ struct Agent {
     client: Client,
     /// The last reply.
     last: Flows,
-    /// The known flows: their packets, and the interval at which they were last in the table.
+    /// For each known flow: its number of packets, and the interval at which it was last in the table.
     known: HashMap<FlowEnds, (u64, u64)>,
 }
 

@@ -37,7 +37,7 @@ struct Page<'a> {
     /// The rows and the columns, as indexes of parties.
     sources: Vec<usize>,
     destinations: Vec<usize>,
-    /// The values of cells: a text, and `all`, `some` or `none`.
+    /// The different values of cells: the text, and `all`, `some` or `none`.
     values: Vec<(String, &'static str)>,
     /// The value of each cell, if there is such a pair, by the groups of the source and of the destination.
     cells: Vec<Vec<Option<usize>>>,
