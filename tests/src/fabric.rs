@@ -1,7 +1,7 @@
-//! Two nodes on one underlay: real workers, which the test runs turn by turn, over ports in memory.
+//! Two nodes on one underlay: real workers over ports in memory. The test runs the workers one after the other.
 //!
-//! The real calculation makes the tables from manifests in text. Pods may have any addresses. Each address is routed to
-//! the pod's node: IPv4 by the tunnel, IPv6 through the nodes' kernels, as in pools without a tunnel.
+//! The product's own calculation makes the tables from the text of manifests. Pods may have any addresses. Each address
+//! is routed to the pod's node: IPv4 by the tunnel, IPv6 through the nodes' kernels, as in pools without a tunnel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -63,10 +63,11 @@ pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 254);
 const QUEUE: usize = 1024;
 /// The sizes of a worker, unless a test needs others.
 pub const SIZES: Sizes = Sizes { flows: 1 << 12, translates: true, buffers: 256, fragments: 64 };
-/// The most ticks of a batch. No batch takes as many: builds for tests are slow and often interrupted, and their
-/// results must not depend on the machine.
+/// The limit of ticks for a batch. No batch reaches it: builds for tests are slow and often interrupted, and the
+/// results of tests must not depend on the machine.
 const BATCH_TICKS: u64 = 100_000_000;
-/// The ticks that each batch is charged, whatever it takes: the order of the ports must not depend on the machine.
+/// The ticks that each batch is charged, however long it takes. The charges determine the order of the ports, which
+/// must not depend on the machine.
 const CHARGE: u64 = 10_000;
 
 /// A packet that came out.
@@ -85,13 +86,14 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Sends a packet to the port. Its addresses and ports select the worker. The two directions of a flow are hashed
-    /// differently, so they mostly go to two workers.
+    /// Sends a packet to the port. The packet's addresses and ports select the worker. The two directions of a flow are
+    /// hashed differently, so they mostly go to different workers.
     fn inject(&self, bytes: &[u8], offload: Offload) -> bool {
         self.inject_at(spread(bytes), bytes, offload)
     }
 
-    /// Sends a packet to the port's queue of this worker (modulo their number); returns `false` if the queue is full.
+    /// Sends a packet to the port's queue of this worker (modulo the number of workers). Returns `false` if the queue
+    /// is full.
     pub fn inject_at(&self, worker: usize, bytes: &[u8], offload: Offload) -> bool {
         let (far, _) = &self.queues[worker % self.queues.len()];
         far.inject(bytes, offload)
@@ -102,7 +104,7 @@ impl Wire {
         self.queues.iter().find_map(|(far, _)| far.collect())
     }
 
-    /// Returns the memory of a collected frame.
+    /// Gives the memory of a collected frame back to the port.
     pub fn recycle(&self, frame: Frame) {
         self.queues[0].0.recycle(frame);
     }
@@ -152,7 +154,8 @@ fn open_records(file: File) -> FlowRecordFile {
     FlowRecordFile::open(SharedFile::open(file.into()).unwrap()).unwrap()
 }
 
-/// Ports of a node that belong to Manx, from which no packet leaves unless a service needs it.
+/// The settings of the node's ports that belong to Manx, on a node that masquerades no pods. Only translations of
+/// services use these ports.
 fn no_way_out(egress: (u16, u16)) -> ManxPorts {
     let masquerade = Arc::new(PrefixMap::build(0, []));
     ManxPorts {
@@ -299,7 +302,7 @@ impl Node {
         self.workers.len()
     }
 
-    /// Sends one worker (modulo their number) a command, which it runs at once.
+    /// Sends a command to one worker (modulo the number of workers), which runs it at once.
     pub fn send_command_to(&mut self, worker: usize, command: Command) {
         let at = worker % self.workers.len();
         let (worker, commands) = &mut self.workers[at];
@@ -324,18 +327,19 @@ impl Node {
         assert!(self.wires[&port].inject(bytes, offload), "the port's queue is full");
     }
 
-    /// Runs one turn of each worker; returns the number of packets.
+    /// Lets each worker read its ports once. Returns the number of packets that were read.
     pub fn turn(&mut self) -> usize {
         self.workers.iter_mut().map(|(worker, _)| worker.turn(self.now)).sum()
     }
 
-    /// Runs one step of one worker (modulo their number): a turn, and ageing of a part of its flows.
+    /// Lets one worker (modulo the number of workers) read its ports once and age a part of its flows. Returns the
+    /// number of packets that were read.
     pub fn turn_one(&mut self, worker: usize) -> usize {
         let at = worker % self.workers.len();
         self.workers[at].0.step(self.now).unwrap()
     }
 
-    /// Runs turns until there are no more packets.
+    /// Calls [`Self::turn`] until there are no more packets.
     pub fn run(&mut self) {
         while self.turn() > 0 {}
     }
@@ -530,7 +534,7 @@ impl Fabric {
         fabric.into_translating(yaml, services)
     }
 
-    /// Publishes the same tables with other services, and the same version.
+    /// Publishes the current tables again, with other services and an unchanged version.
     pub fn set_services(&mut self, services: ServiceTable) {
         self.services = Some(Arc::new(services));
         for node in &mut self.nodes {
@@ -573,7 +577,7 @@ impl Fabric {
         fabric
     }
 
-    /// Replaces the manifests, and publishes. New pods are attached. A pod that is gone stays attached until it is
+    /// Replaces the manifests, attaches new pods, and publishes tables. A pod that is gone stays attached until it is
     /// detached, but loses addresses that another pod has got.
     pub fn apply(&mut self, yaml: &str) {
         self.load(yaml);
@@ -653,7 +657,8 @@ impl Fabric {
         tables
     }
 
-    /// Stores a route to `prefix` in the tables that a node uses. Returns whether these tables can take the change.
+    /// Stores a route to `prefix` in the tables that a node uses. Returns whether these tables could be changed in
+    /// place.
     pub fn change_route(&mut self, node: usize, prefix: IpNet, route: Route) -> bool {
         let made = self.calculate(node, Some((prefix, route)), |calculation, tables, inputs| {
             calculation.change_routes(tables, inputs, None)
@@ -788,7 +793,8 @@ impl Fabric {
         }
     }
 
-    /// The other node and its port, if a packet is sent on to it.
+    /// The other node, and the port by which the packet comes in there; `None` if the packet does not go to the other
+    /// node.
     fn next_node(&self, node: usize, port: PortId, frame: &Frame) -> Option<(usize, PortId)> {
         let other = 1 - node;
         let (_, destination) = crate::packet::addresses(&frame.bytes);

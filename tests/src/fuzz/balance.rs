@@ -70,7 +70,8 @@ impl Judge {
         Ok(())
     }
 
-    /// Whether a packet had to arrive. `evictions` is the number of evictions before, if there were none meanwhile.
+    /// Returns the event to count if a packet had to arrive. `evictions` is the number of flows that the node has ever
+    /// evicted; `None` if it evicted a flow during this batch.
     fn must_arrive(
         &self,
         law: &Law<'_>,
@@ -100,8 +101,8 @@ impl Judge {
                 known.is_some_and(|known| known.is_certain(epoch.number, it, law.now))
             })
         };
-        // A client may have two connections with one tuple that came in by two ways. The node knows
-        // one of them, but the test does not know which one.
+        // A client may have two connections with the same tuple, which came in by different ports. The node knows one
+        // of them, but the test does not know which one.
         let entries = law.connections.entries(tuple);
         let is_one_way = entries.iter().all(|it| Some(*it) == input.entry);
         match because {
@@ -119,7 +120,8 @@ impl Judge {
         }
     }
 
-    /// Whether an input that may pass fits its way: it has enough hops left, and is not too long.
+    /// Returns `Some` if a permitted input can also reach its destination: it has enough hops left, is not too long for
+    /// the MTU, and has a valid ECN mark.
     fn fits(
         &self,
         epoch: &Epoch,
@@ -136,7 +138,7 @@ impl Judge {
         ((!hop || read.ttl > 1) && is_short && input.ecn.is_some()).then_some(())
     }
 
-    /// Whether a packet had to arrive. The packet is translated, or may be.
+    /// The same as [`must_arrive`](Self::must_arrive), for a packet that is or may be translated.
     fn must_arrive_translated(
         &self,
         law: &Law<'_>,
@@ -175,8 +177,7 @@ impl Judge {
         let ways = law.translations_of(epoch, input);
         if let Some((passage, pair)) = ways.iter().find(|(_, pair)| is_certain(pair)) {
             fits(*passage, pair)?;
-            // If several ways lead to the same port of the node, each way may belong to another
-            // client.
+            // If packets with this tuple came in by several ports, those of each port may belong to a different client.
             let translations = law.translations.borrow();
             let entries = translations.asking(&pair.first).map_or(&[][..], |it| &it.entries);
             let is_one = !law.terms.has_ports || entries.len() == 1 && law.has_source(epoch, pair);
@@ -196,9 +197,9 @@ impl Judge {
             };
             return (is_own && is_one).then_some(event);
         }
-        // A later packet of a TCP connection may arrive at another node, if one address alone leads
-        // to the connection's backend. This test does not know whether that is so. So the packet
-        // may arrive, but need not.
+        // A later packet of a TCP connection may also arrive if it comes in at another node, provided that only one
+        // service address leads to the connection's backend. This test does not know whether only one does, so the
+        // packet may arrive, but need not.
         let opens = read.opens() || read.tuple.upper != TCP;
         if !input.is_fresh || !opens || !law.asks(epoch, &read.tuple) {
             return None;
@@ -228,8 +229,8 @@ impl Judge {
         (of_each.len() > 0 && of_each.all(|fits| fits)).then_some(event)
     }
 
-    /// Whether an ICMP error comes in by the same way as the packets of its connection: from the
-    /// client, or, if the quoted packet `is_of_client`, from the end behind the translation.
+    /// Whether an ICMP error comes in by the same port as packets of its connection. These are the client's packets or,
+    /// if the quoted packet `is_of_client`, the packets of the end behind the translation.
     fn is_from_there(
         &self,
         law: &Law<'_>,

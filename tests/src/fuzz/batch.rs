@@ -97,11 +97,11 @@ impl Counts {
 pub struct NodeBatch {
     pub inputs: Vec<Input>,
     pub keys: AHashMap<u64, usize>,
-    /// The inputs that may come out with another key.
+    /// The indexes of the inputs that may come out changed, so that the output has another `key`.
     pub changing: Vec<usize>,
-    /// The inputs by their content. They are collected at the first use.
+    /// The indexes of the inputs by their `content_key`; `None` before the first use.
     pub contents: Option<AHashMap<u64, Vec<usize>>>,
-    /// Inputs in the translated form in which parts of them have come out.
+    /// The translated forms of inputs of which parts have come out, by the index of the input.
     pub moved: AHashMap<usize, Input>,
     pub outputs: Vec<Output>,
     pub before: Counts,
@@ -123,7 +123,7 @@ impl NodeBatch {
         self.inputs.push(input);
     }
 
-    /// The inputs with this content.
+    /// The indexes of the inputs with this `content_key`.
     pub fn of_content(&mut self, hasher: &RandomState, content: u64) -> Vec<usize> {
         let contents = self.contents.get_or_insert_with(|| {
             let mut contents: AHashMap<u64, Vec<usize>> = AHashMap::new();
@@ -138,9 +138,9 @@ impl NodeBatch {
         contents.get(&content).cloned().unwrap_or_default()
     }
 
-    /// The translated form of an input, with the ends of this tuple, if `wire` may be a part of it.
-    /// A later fragment has no ports, so it must follow another part. All parts of an input have the
-    /// same ends.
+    /// The translated form of an input, with the addresses and ports of `tuple`, if `wire` may be a part of it. All
+    /// parts of an input have the same addresses and ports. A later fragment has no ports, so it can only come out
+    /// after another part.
     pub fn moved(&mut self, at: usize, tuple: &FlowTuple, wire: &Wire<'_>) -> Option<&Input> {
         let input = &self.inputs[at];
         let read = input.read.filter(|read| read.tuple.upper == tuple.upper)?;

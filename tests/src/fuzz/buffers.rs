@@ -12,7 +12,7 @@ use super::world::World;
 use super::writer;
 
 impl World {
-    /// Checks that no buffer is lost, because each worker can cut a super-packet into as many
+    /// Checks that no buffer is lost: each worker must be able to cut a super-packet into as many
     /// segments as it has buffers.
     pub fn check_buffers(&mut self, coverage: &mut Coverage) -> Result<(), Box<Violation>> {
         for node in 0..2 {

@@ -52,12 +52,12 @@ pub struct Connection {
     /// Whether the other side has answered.
     answered: bool,
     greeting: Greeting,
-    /// The places of its ends in all tables that may have allowed it. It is not known which tables did so last, because
-    /// during a publication a packet may be judged by the old tables or by the new ones.
+    /// The places of its ends in all tables that may have allowed it. It is not known which of the tables allowed it
+    /// last, because during a publication a packet may be judged by the old tables or by the new ones.
     standings: Vec<Standing>,
-    /// The moment from which it is certain that the node knows the connection.
+    /// The last moment at which the node certainly knew the connection; `None` if there is a doubt.
     certain: Option<Certainty>,
-    /// The places of its ends at that moment. Only translated connections have them.
+    /// The places of its ends when the node last certainly knew it. They are recorded only for translated connections.
     assured_at: Option<Standing>,
 }
 
@@ -84,14 +84,15 @@ impl Connection {
         self.greeting.came = true;
     }
 
-    /// Ends a batch. Packets that came out in the batch have passed, in an unknown order.
+    /// Ends a batch. The order of the batch's packets is unknown, so an answer counts only if the client sent no SYN in
+    /// the same batch.
     pub fn end_greeting(&mut self) {
         let Greeting { asked, came, is_over } = self.greeting;
         self.greeting = Greeting { is_over: is_over || came && !asked, ..Greeting::default() };
     }
 
-    /// Whether a node that hides the client certainly lets TCP segments through, because the server
-    /// has answered the SYN.
+    /// Whether a node that hides the client's address certainly lets the connection's packets through. For TCP, the
+    /// server must have answered the SYN.
     pub fn is_greeted(&self, upper: u8) -> bool {
         upper != TCP || self.greeting.is_over
     }
@@ -118,13 +119,13 @@ impl Connection {
         now - self.seen <= self.timeout(upper) + CLOCK_STEP
     }
 
-    /// Whether the node certainly finds the connection: it existed a moment ago, and no flow was
-    /// evicted meanwhile.
+    /// Whether the node certainly finds the connection: the node certainly knew it at most `SHORT` seconds ago, and
+    /// has since published no tables and evicted no flow.
     pub fn is_certain(&self, epoch: u64, evictions: u64, now: f64) -> bool {
         self.is_recent(evictions, now) && self.certain.is_some_and(|it| it.epoch == epoch)
     }
 
-    /// The same as [`Self::is_certain`], but publications do not matter.
+    /// The same as [`Self::is_certain`], but tables may have been published since.
     pub fn is_recent(&self, evictions: u64, now: f64) -> bool {
         self.certain.is_some_and(|it| now - it.at <= SHORT && it.evictions == evictions)
     }
@@ -238,8 +239,8 @@ pub struct Connections {
     firsts: AHashMap<Fragments, f64>,
     /// The connections of masqueraded clients.
     masqueraded: AHashSet<FlowTuple>,
-    /// The ways by which the packets of outside clients came in, by connection. A node may have
-    /// several such ways.
+    /// The entries by which the packets of outside clients came in, by connection. Packets of one connection may come
+    /// in by several entries.
     entries: AHashMap<FlowTuple, Vec<Entry>>,
 }
 
@@ -259,7 +260,7 @@ impl Connections {
         self.masqueraded.insert(*tuple);
     }
 
-    /// Records the way by which a connection's packets come in from outside.
+    /// Records an entry by which a connection's packets come in from outside.
     pub fn record_entry(&mut self, tuple: &FlowTuple, entry: Entry) {
         let entries = self.entries.entry(*tuple).or_default();
         if !entries.contains(&entry) {
@@ -267,12 +268,12 @@ impl Connections {
         }
     }
 
-    /// The ways by which a connection's packets came in, as far as they were recorded.
+    /// The entries by which a connection's packets came in, as far as they were recorded.
     pub fn entries(&self, tuple: &FlowTuple) -> &[Entry] {
         self.entries.get(tuple).map_or(&[], Vec::as_slice)
     }
 
-    /// The ways by which packets of all connections between two addresses came in.
+    /// The entries by which packets of all connections between two addresses came in.
     pub fn entries_between(&self, client: IpAddr, asked: IpAddr) -> Vec<Entry> {
         let between = self
             .entries
@@ -281,7 +282,8 @@ impl Connections {
         between.flat_map(|(_, entries)| entries.iter().copied()).collect()
     }
 
-    /// Whether another node has brought the client of this connection.
+    /// Whether the client's packets came in by the tunnel: the client is an outside host, and the other node has chosen
+    /// a backend of this node for it.
     pub fn is_visitors(&self, tuple: &FlowTuple) -> bool {
         self.entries(tuple).contains(&Entry::Tunnel)
     }
@@ -294,7 +296,8 @@ impl Connections {
         }
     }
 
-    /// Whether a masqueraded client has opened the connection of a packet. A later fragment names only the ends.
+    /// Whether a masqueraded client has opened the connection of a packet. A later fragment has no ports, so only its
+    /// addresses are compared.
     pub fn is_masqueraded(&self, read: &Read) -> bool {
         let ends = |tuple: &FlowTuple| [tuple.source, tuple.destination];
         [read.tuple, read.tuple.reversed()].iter().any(|tuple| match read.is_later() {
@@ -339,7 +342,7 @@ impl Connections {
         }
     }
 
-    /// Records a packet from the right place, so that its connection does not count as silent.
+    /// Records a packet that came in at the place of its source, so that its connection does not count as silent.
     pub fn record_packet(&mut self, tuple: &FlowTuple, now: f64) {
         for (named, answers) in [(*tuple, false), (tuple.reversed(), true)] {
             if let Some(known) = self.known.get_mut(&named) {
@@ -348,9 +351,9 @@ impl Connections {
         }
     }
 
-    /// Replaces the agent. The next agent keeps the last one's flows that policy allows, wherever their ends are now.
-    /// It may treat their last packets as later than they were. It certainly knows those flows; `evicted` is the number
-    /// of flows that both have evicted.
+    /// Replaces the agent. The next agent keeps those flows of the last agent that policy allows, wherever their ends
+    /// are now. The next agent may treat their last packets as later than they were. It certainly knows those flows if
+    /// it has evicted none. `evicted` has the number of flows that the last agent evicted, and that of the next one.
     pub fn outlive(&mut self, epoch: &Epoch, node: usize, now: f64, evicted: [u64; 2]) {
         for (tuple, known) in &mut self.known {
             known.outlive((epoch, node), tuple, now, evicted);

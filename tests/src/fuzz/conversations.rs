@@ -16,7 +16,7 @@ const CONVERSATIONS: usize = 96;
 /// A connection with packets of both ends.
 #[derive(Debug, Clone, Copy)]
 pub struct Conversation {
-    /// Its tuple from the side that opened it.
+    /// The tuple of the packets of the side that opened it.
     tuple: FlowTuple,
     /// The number of packets so far.
     stage: u32,

@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-/// The way by which a packet came in.
+/// The port, or kind of port, by which a packet came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Entry {
     Host,
@@ -219,15 +219,16 @@ impl Epoch {
         }
     }
 
-    /// Whether a packet with these ends may come in by an entry: its source is there, or its source
-    /// is an outside client that the other node brings to a backend of this node.
+    /// Whether a packet with this tuple may come in by an entry. Either packets of its source come in there, or its
+    /// source is an outside client, and the other node forwards its packets through the tunnel to a backend of this
+    /// node.
     pub fn may_come(&self, node: usize, entry: Entry, tuple: &FlowTuple) -> bool {
         self.may_enter(node, entry, self.place(node, tuple.source))
             || entry == Entry::Tunnel && self.is_visit(node, tuple)
     }
 
-    /// Whether a packet may come from an outside client to a backend to which a frontend leads that
-    /// client.
+    /// Whether a packet may be one that an outside client sends to a frontend, and that the other node forwards to a
+    /// backend of this node.
     pub fn is_visit(&self, node: usize, tuple: &FlowTuple) -> bool {
         let ends = [tuple.source, tuple.destination].map(|it| self.place(node, it));
         let leads = |end: End| self.services.leads_visitors(tuple.upper, &end);
@@ -287,14 +288,16 @@ impl Epoch {
         mtu as usize
     }
 
-    /// A place, with the number of the pod's attachment, which distinguishes it from later pods with the same address.
+    /// The place of an address, with the number of the pod's attachment, which distinguishes the pod from later pods
+    /// with the same address.
     pub fn standing(&self, node: usize, address: IpAddr) -> (Place, u32) {
         let place = self.place(node, address);
         let number = match place {
             Place::Pod(at) => self.planned_pods[at].attachment.map_or(0, |it| it.number),
             _ => 0,
         };
-        // This node and the world share a port, but a connection leads to one of them.
+        // This node and the world have the same port. A connection leads to only one of them, so the place is compared,
+        // and not the port.
         (place, number)
     }
 
@@ -326,10 +329,11 @@ impl Epoch {
         says.into_iter().zip(asked).all(|(says, asked)| says || !asked)
     }
 
-    /// The first port that all policies treat as this one.
+    /// Returns a tuple on which all policies decide as on this one, so that few verdicts are computed. Each port is
+    /// replaced by the lowest port that policies treat alike, and the identifier of an ICMP query by 0.
     fn class(&self, tuple: &FlowTuple) -> FlowTuple {
         let least = |port: u16| match self.numbers.binary_search(&port) {
-            // A number is the beginning or the end of a range, or a single port.
+            // Each of the numbers is the beginning or the end of a range, or a single port.
             Ok(_) => port,
             Err(at) => at.checked_sub(1).map_or(0, |at| self.numbers[at].saturating_add(1)),
         };
@@ -343,7 +347,8 @@ impl Epoch {
         FlowTuple { transport, ..*tuple }
     }
 
-    /// Whether policy lets a connection begin that comes in by this entry. A masqueraded client is only an address.
+    /// Whether policy lets a connection begin that comes in by this entry. Policy judges a masqueraded client as a mere
+    /// address, although the address is a node's.
     pub fn admits(&self, node: usize, entry: Entry, tuple: &FlowTuple) -> bool {
         let ends = [tuple.source, tuple.destination].map(|address| self.place(node, address));
         match (entry, ends) {

@@ -1,4 +1,4 @@
-//! Fragments: correct ones, late ones, and those that overlap, are tiny or have no place in the packet.
+//! Fragments: correct ones, late ones, and those that overlap, are tiny or do not fit into a packet.
 
 use manx_dataplane::packet::Offload;
 

@@ -1,8 +1,9 @@
-//! Checks refusals because no port of the way out is free. A range that is not full refuses no
-//! connection, and no pod takes all ports to a destination from the others.
+//! Checks the connections to the world that are refused because the node has no free port for them
+//! (no port of the way out). While the range has a free port, no connection is refused. No pod
+//! takes all ports to a destination from the other pods.
 //!
-//! The laws are checked if the range has two ports and the node has one worker, because a
-//! connection then certainly tries both.
+//! These laws are checked if the range has two ports and the node has one worker, because the node
+//! then certainly tries both ports for a connection.
 
 use manx_dataplane::drop_reason::DropReason;
 
@@ -16,10 +17,11 @@ use super::translations::Pair;
 use super::way_out::{WayOut, ported_address};
 use crate::packet::TCP;
 
-/// The number of ports of a range in which both are surely tried.
+/// The size of a range of which the node certainly tries every port.
 const FEW: usize = 2;
 
-/// Checks that every connection that was refused a port may be refused one.
+/// If the batch has such a refusal, checks that at least one of its packets may have been refused a
+/// port.
 ///
 /// # Errors
 /// A connection was refused, and no packet of this batch may be refused.
@@ -48,7 +50,8 @@ pub fn check(law: &Law<'_>, node_batch: &NodeBatch, counts: &Counts) -> Result<(
             None => return Ok(()),
         }
     }
-    // If two packets are equal, the check may take one for the other, which has come out.
+    // There may be no such packet: if two packets are equal, the judge may have taken the refused
+    // one for the one that came out.
     let Some((why, input)) = last else { return Ok(()) };
     let input = Some(input.found());
     let law_broken = format!("a connection was refused a port of the way out, and {why}");
@@ -99,8 +102,8 @@ fn must_get_port(
         .then_some("another pod has all of them, and its own pod has none")
 }
 
-/// Whether two tuples have the same destination, to which each port of the way out serves only one
-/// connection.
+/// Whether two tuples have the same destination. To one destination, each port of the way out
+/// serves only one connection.
 pub fn leads_alike(one: &FlowTuple, other: &FlowTuple) -> bool {
     let is_alike = match (one.transport, other.transport) {
         (Ports(_, one), Ports(_, other)) => one == other,

@@ -27,7 +27,7 @@ use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
 /// ports of the way out.
 pub const ASKED: [u16; 2] = [53, 443];
 
-/// The way by which the packets of an address come in.
+/// The place of an address, which determines the port by which its packets come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Home {
     Pod { node: usize, port: PortId },
@@ -198,7 +198,8 @@ impl Generator {
         }
     }
 
-    /// Chooses where a packet is sent: at the place of its source, to any worker.
+    /// Chooses the node, the port and the worker that receive a packet. The port is one behind
+    /// which the packet's source is.
     pub fn spot(&mut self, tuple: &FlowTuple) -> (usize, PortId, usize) {
         let (node, port) = match (self.home(tuple.source), self.home(tuple.destination)) {
             // The packet goes from outside, or from the node's own processes, to ports of the node
@@ -389,7 +390,7 @@ impl Generator {
         self.push(Kind::SuperPacket, &next.tuple, bytes, offload, size < 1300);
     }
 
-    /// Segments that follow each other.
+    /// Consecutive packets of a TCP or UDP flow, read by one worker.
     fn train(&mut self) {
         let mut next = self.next_packet();
         if !matches!(next.tuple.upper, TCP | UDP) {

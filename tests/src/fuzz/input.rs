@@ -43,7 +43,7 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Input {
     pub sent: Injected,
-    /// The way by which it came in; `None` if by an unknown tunnel.
+    /// The port by which it came in; `None` if it came by an unknown tunnel.
     pub entry: Option<Entry>,
     /// The offset of the packet after the outer header.
     pub start: usize,
@@ -61,11 +61,11 @@ pub struct Input {
     pub pieces: usize,
     /// Whether the packet came in at the place of its source.
     pub entered: bool,
-    /// Whether there was no connection of its tuple when it came.
+    /// Whether there was no connection with its tuple when it came in.
     pub is_fresh: bool,
     /// Whether it came out translated.
     pub translated: bool,
-    /// The next input of the same key.
+    /// The index of the previous input with the same [`key`].
     pub same: Option<usize>,
 }
 
@@ -115,7 +115,7 @@ impl Input {
         read.total.saturating_sub(headers)
     }
 
-    /// Whether it may come out in pieces, or with other changes than those of a hop.
+    /// Whether it may come out in pieces, or with more changes than a hop makes.
     pub fn may_change(&self) -> bool {
         let is_partial = self.offload.checksum.is_partial();
         self.offload.segmentation.is_some()
@@ -205,7 +205,7 @@ impl Input {
         let Some((read, at)) = self.read.and_then(|read| Some((read, read.checksum_at()?))) else {
             return false;
         };
-        // A device does not handle the checksum of a datagram that ends before its packet.
+        // A device does not fill in the checksum of a UDP datagram that is shorter than the IP payload.
         let len = self.packet().get(read.at + 4..read.at + 6);
         let ends = len.is_some_and(|it| {
             usize::from(u16::from_be_bytes([it[0], it[1]])) == read.total - read.at

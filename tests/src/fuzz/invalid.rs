@@ -226,8 +226,8 @@ impl Generator {
         self.push_at(node, RAW, Kind::FalseTunnel, bytes, false);
     }
 
-    /// Super-packets and partial checksums that kernels of one machine pass on, as a socket without metadata delivers
-    /// them.
+    /// Super-packets and packets with partial checksums, as two kernels on one machine pass them to each other. The
+    /// tunnel's socket delivers them without the metadata that says so.
     fn unmarked(&mut self) {
         let node = self.rng.usize(..2);
         let Some(tuple) = self.tunnelled_tuple(node) else { return };

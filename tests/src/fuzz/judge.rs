@@ -61,7 +61,7 @@ impl Judge {
             if input.entered {
                 known.record_packet(&read.tuple, now);
             }
-            // The connection of the packet, or of the packet that an error is about, is judged.
+            // The connection is that of the packet or, for an ICMP error, that of the packet that the error quotes.
             let about = read_about(input.packet(), &read).map_or(read.tuple, |about| about.tuple);
             for epoch in epochs.iter().filter(|_| self.terms.keeps) {
                 known.record_standing(epoch, node, &about, now);
@@ -280,7 +280,7 @@ impl Judge {
         if own_errors::find(law, &mut node_batch.inputs, port, wire, self.tunnel_mtu, coverage)? {
             return Ok(());
         }
-        // The world may have reset the connection itself.
+        // Translations come before the node's own resets, because a host of the world may have sent the reset.
         let translated = self.judge_translated(law, node_batch, port, wire, coverage);
         if matches!(translated, Ok(true)) {
             return Ok(());
@@ -292,7 +292,7 @@ impl Judge {
         Err(refused.unwrap_or_else(|| ("it came of no packet that was sent".to_owned(), None)))
     }
 
-    /// The ways in which an input may leave by a port as these bytes.
+    /// Returns the passage with which an input may leave by this port as these bytes, or the reason why it may not.
     fn may_pass(
         &self,
         law: &Law<'_>,

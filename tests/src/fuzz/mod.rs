@@ -4,7 +4,8 @@
 //! - `plan`: a cluster that changes. `epoch`: its state between two publications.
 //! - `generate`, `conversations`, `fragments`, `invalid`, `mutate`: the packets that are sent. `writer` writes their
 //!   bytes.
-//! - `world`, `publish`, `buffers`: two nodes whose workers run turn by turn; publications to them; their buffers.
+//! - `world`, `publish`, `buffers`: two nodes whose workers run one after the other; publications to them; their
+//!   buffers.
 //! - `read`, `input`, `wire`: packets that went in, packets that came out, and the input of each output.
 //! - `oracle`, `connections`, `own_errors`, `tunnel`: the packets that may come out. `services`,
 //!   `translations`, `translation_law`, `rewritten`, `refusals`, `moves`, `full_range`, `way_out`:

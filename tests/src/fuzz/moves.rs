@@ -43,7 +43,7 @@ impl Moves {
     }
 }
 
-/// Whether a router may choose the node of a packet with this tuple.
+/// Whether a router may send a packet with this tuple to either node.
 pub fn may_move(epoch: &Epoch, node: usize, tuple: &FlowTuple) -> bool {
     let reach = asked_of(tuple).and_then(|asked| epoch.services.reach(&asked));
     reach == Some(Reach::Balancer) && epoch.place(node, tuple.source) == Place::World
@@ -57,8 +57,7 @@ pub fn shared_choice(epoch: &Epoch, node: usize, tuple: &FlowTuple) -> Option<Ve
 }
 
 impl Judge {
-    /// The connections of a batch's packets whose packets have arrived at both nodes. One of the
-    /// nodes may have seen only answers since.
+    /// Returns the connections with a client's packet in this batch of which packets have arrived at both nodes so far.
     pub fn moved(&mut self, batches: &[NodeBatch; 2], epochs: &[Rc<Epoch>]) -> Vec<FlowTuple> {
         let mut moved = Vec::new();
         for (node, batch) in batches.iter().enumerate() {

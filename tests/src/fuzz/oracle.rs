@@ -23,7 +23,7 @@ pub struct Terms {
     pub keeps: bool,
     /// Whether the nodes translate services' addresses.
     pub translates: bool,
-    /// Whether the nodes also have ports of services and a way out.
+    /// Whether the nodes also have node ports, and masquerade pods (the way out).
     pub has_ports: bool,
 }
 
@@ -37,7 +37,7 @@ impl Terms {
 /// The reason why a packet may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Because {
-    /// Policy allows the packet as the first one of a connection.
+    /// Policy allows the packet itself, which opens a connection or belongs to a known one.
     Allowed,
     /// The packet answers a connection that policy allows, and would not be allowed by itself.
     Reply,
@@ -49,7 +49,7 @@ pub enum Because {
     Kept,
 }
 
-/// A permitted way of a packet: the reason, the source's place and the destination's place.
+/// The permission for a packet to pass: the reason, and the places of its source and its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passage {
     pub because: Because,
@@ -68,7 +68,7 @@ pub struct Law<'a> {
     pub translations: &'a RefCell<Translations>,
     /// The number of flows that the node has evicted.
     pub evictions: u64,
-    /// Whether some of them were evicted during the batch.
+    /// Whether the node evicted a flow during the batch.
     pub evicts: bool,
     /// Whether the node has one worker.
     pub is_single: bool,
@@ -94,10 +94,10 @@ pub fn is_tunnel(read: &Read) -> bool {
 }
 
 impl Law<'_> {
-    /// The number by which the TTL decreases: 0 for packets from the node and to it, 1 for all
-    /// others, including those of masqueraded clients. For some packets with the node's address
-    /// both 0 and 1 are right, because they may be of either kind. These came by the port of
-    /// forwarded packets, or go to an address and port that a masqueraded client has used.
+    /// The number by which the TTL decreases: 0 for packets from the node and to it, 1 for all others, including those
+    /// of masqueraded clients. Some packets with the node's address may be the node's or a masqueraded client's, so
+    /// that both 0 and 1 are right. They came by the port of forwarded packets, or go to an address and port that a
+    /// masqueraded client has used.
     pub fn hops(&self, input: &Input, Passage { from, to, .. }: Passage) -> RangeInclusive<u8> {
         let is_of_others = || {
             let Some(read) = &input.read else { return false };
@@ -126,16 +126,16 @@ impl Law<'_> {
             || self.connections.entries(&tuple.reversed()).contains(&entry)
     }
 
-    /// The ports by which an input may leave on this way. Answers to outside clients leave by the
-    /// way that the clients' packets came in, which may be the other node's tunnel, or a port of
-    /// the node.
+    /// The ports by which an input with this passage may leave. Answers to outside clients leave by the port by which
+    /// the clients' packets came in, which may be the other node's tunnel, or the port for the node's ports that belong
+    /// to Manx.
     pub fn ports(&self, epoch: &Epoch, input: &Input, passage: Passage) -> Vec<PortId> {
         let usual = epoch.port(passage.to).into_iter();
         if !self.terms.has_ports || !matches!(passage.to, Place::Node | Place::World) {
             return usual.collect();
         }
         let about = input.read.map(|read| read_about(input.packet(), &read).unwrap_or(read));
-        // An error goes to the sender of what it quotes.
+        // An error goes to the sender of the packet that it quotes.
         let is_error = input.read.is_some_and(|read| read.is_error());
         let client = about.map(|it| if is_error { it.tuple } else { it.tuple.reversed() });
         let entries = match (client, about) {
@@ -157,7 +157,7 @@ impl Law<'_> {
         }
     }
 
-    /// The permitted way of an input by one of the publications.
+    /// Returns the passage of an input according to one of the publications, or the reason why it may not pass.
     pub fn passage(&self, input: &Input) -> Result<Passage, String> {
         let mut refused = String::new();
         for epoch in self.epochs.iter().rev() {
@@ -170,14 +170,15 @@ impl Law<'_> {
         Err(refused)
     }
 
-    /// The permitted way of an input by a given publication.
+    /// Returns the passage of an input according to a given publication, or the reason why it may not pass.
     pub fn passage_in(&self, epoch: &Epoch, input: &Input) -> Result<Passage, String> {
         let (Some(read), Some(entry)) = (input.read, input.entry) else {
             return Err("it came by an unknown tunnel, or cannot be read".to_owned());
         };
         let FlowTuple { source, destination, .. } = read.tuple;
         let [from, to] = [source, destination].map(|address| epoch.place(self.node, address));
-        // Any hop may send an error, from any address that leads to the host port, or to the other node.
+        // Any hop may send an error. Then an error by the host port may have a service's address as its source, and an
+        // error by the tunnel an address outside the other node's blocks.
         let is_hop = read.is_error()
             && matches!(
                 (entry, from),

@@ -138,7 +138,8 @@ fn quotes(quote: &[u8], input: &Input) -> bool {
     let Some(read) = &input.read else { return false };
     let packet = input.packet();
     let Some(begin) = packet.get(..quote.len()) else { return false };
-    // The congestion mark of a tunnel may have been copied before.
+    // The bytes that change with an ECN mark are not compared: the tunnel's mark may have been copied into the packet
+    // before the error quoted it.
     let is_same = |at: usize| {
         let marked = if quote[0] >> 4 == 4 { at == 1 || at == 10 || at == 11 } else { at == 1 };
         quote[at] == begin[at] || marked
@@ -146,8 +147,8 @@ fn quotes(quote: &[u8], input: &Input) -> bool {
     quote.len() >= 20 && (0..quote.len()).all(is_same) && !read.is_error() && !read.is_later()
 }
 
-/// The event that the error reports about an input on this way, with this number of hops and one of these MTUs; `None`:
-/// it did not happen.
+/// The event that the error reports about an input with this passage, this number of hops and one of these MTUs; `None`
+/// if that event did not happen.
 fn cause(
     input: &Input,
     (passage, hops): (Passage, RangeInclusive<u8>),

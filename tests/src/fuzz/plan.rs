@@ -16,7 +16,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use super::services::{ServiceChange, Services};
 use crate::fabric::NODES;
 
-/// The number of pods of a world. They are on the two nodes in turn.
+/// The number of pods of a world. Every second pod is on the second node.
 pub const PODS: usize = 8;
 /// The first port of a pod.
 const FIRST_PORT: u16 = 2;
@@ -67,7 +67,7 @@ pub struct Plan {
     drops_to_node: bool,
     pub planned_pods: Vec<PlannedPod>,
     attachments: u32,
-    /// The index of a policy that is missing in the input of the tables. The oracle knows it.
+    /// The index of a policy that the oracle has, and that is missing in the input of the tables.
     pub hidden: Option<usize>,
     numbers: Rc<[u16]>,
     /// The services, if the nodes translate.
@@ -250,9 +250,9 @@ impl Plan {
         (Change::Policy, Vec::new())
     }
 
-    /// Gives a pod labels that another pod had at the beginning. Nodes may apply this to the tables
-    /// in use if the pod is on another node and has only IPv4, so such a pod is chosen if there is
-    /// one.
+    /// Gives a pod labels that another pod had at the beginning. A node may make this change in the tables in use if
+    /// the pod is on the other node and has only an IPv4 address. So a pod with only an IPv4 address is chosen if there
+    /// is one.
     fn relabel(&mut self, rng: &mut Rng) -> (Change, Vec<usize>) {
         let pods = &self.cluster.pods;
         let of_v4: Vec<usize> = (0..PODS).filter(|at| pods[*at].addresses.len() == 1).collect();
@@ -261,7 +261,7 @@ impl Plan {
         (Change::Labels, vec![at])
     }
 
-    /// A pod has got another device.
+    /// Gives a pod another device.
     pub fn renew(&mut self, rng: &mut Rng, at: usize) -> (Change, Vec<usize>) {
         self.planned_pods[at].device = device(rng);
         (Change::Device, vec![at])
@@ -276,7 +276,8 @@ impl Plan {
         }
     }
 
-    /// One pod of a node replaces another.
+    /// Exchanges the addresses of two pods of a node. Then `other` gets the port and the device index that `one` had,
+    /// and `one`, if `other` was attached, gets new ones.
     fn replace(&mut self, one: usize, other: usize) -> (Change, Vec<usize>) {
         if one == other
             || self.planned_pods[one].attachment.is_none()

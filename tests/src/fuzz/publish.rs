@@ -1,6 +1,6 @@
-//! The changes of a world: devices are attached and detached, the nodes import the manifests as
-//! agents do, and tables are published. Publication is to all workers between two batches, or to
-//! one after the other during a batch.
+//! The changes of a world: devices are attached and detached, the nodes import the manifests as agents do, and tables
+//! are published. Tables are published to all workers between two batches, or to one worker after the other during a
+//! batch.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -124,7 +124,8 @@ impl World {
         let wanted = self.plan.planned_pods.clone();
         let gone = self.gone();
         if !gone.is_empty() {
-            // A port may be reused when no worker uses tables any more in which it belonged to another pod.
+            // A port may be reused only when no worker still uses tables in which it belongs to another pod. So tables
+            // without these pods are published first.
             for pod in gone {
                 self.detach_device(pod, coverage);
             }
@@ -218,8 +219,8 @@ impl World {
         }
     }
 
-    /// Publishes the remaining tables, and adds the new epoch. `in_place` is a node that has changed pods in the tables
-    /// in use before it publishes the next ones.
+    /// Publishes the tables that `follow_ups` requires, and adds the new epoch. `in_place`: at least one node has
+    /// already changed pods in the tables in use.
     fn publish(
         &mut self,
         follow_ups: [NextStep; 2],

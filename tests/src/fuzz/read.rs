@@ -1,6 +1,6 @@
 //! A second reader of packets that shares no code with the dataplane: headers by `etherparse`, the rest by hand.
 //!
-//! It is no stricter than necessary, because a packet that it cannot read must not come out.
+//! It rejects as little as possible, because the tests do not allow a packet that it rejects to come out.
 
 use std::net::IpAddr;
 
@@ -40,7 +40,8 @@ pub struct FlowTuple {
 pub enum TransportKey {
     /// Source and destination port.
     Ports(u16, u16),
-    /// A query of ICMP, or its answer: the query's type, whether it asks, and its number.
+    /// A query of ICMP, or its answer: the query's type, whether it is the query and not the answer, and its
+    /// identifier.
     Query {
         kind: u8,
         asks: bool,
@@ -91,7 +92,7 @@ fn answer_to(query: u8) -> u8 {
     }
 }
 
-/// The part of a packet that these bytes are.
+/// Whether bytes are a whole packet, or which fragment of a packet they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     Whole,

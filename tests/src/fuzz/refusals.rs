@@ -81,7 +81,7 @@ pub fn is_bare_reset(bytes: &[u8]) -> bool {
     flags & flag::RST != 0
 }
 
-/// Whether a reset lies where its receiver expects it (RFC 9293, section 3.10.7.1).
+/// Whether a reset has the flags and the sequence numbers that its receiver expects (RFC 9293, section 3.10.7.1).
 fn answers(wire: &Wire<'_>, input: &Input) -> bool {
     let word = |bytes: &[u8], at: usize| {
         let word = bytes.get(at..).and_then(<[u8]>::first_chunk);

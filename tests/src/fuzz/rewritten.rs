@@ -1,5 +1,5 @@
-//! A packet with other addresses and ports, written by hand. It is the expected result of a
-//! translation.
+//! Packets with other addresses and ports, written without the dataplane's code. They are the
+//! expected results of translations.
 
 use std::net::IpAddr;
 
@@ -18,8 +18,8 @@ const SCTP_CHECKSUM: usize = 8;
 const IDENTIFIER: usize = 4;
 
 impl Input {
-    /// This input with the ends of another tuple. Some checksums have two forms for one value. They
-    /// get the form that `like` has, a packet that may be the result.
+    /// This input with the addresses and ports of another tuple. `like` is a packet that may be the
+    /// result. Some checksums have two forms for one value; they get the form that is in `like`.
     pub fn with_ends(&self, tuple: &FlowTuple, like: &[u8]) -> Option<Self> {
         let read = self.read?;
         let mut sent = self.sent.clone();
@@ -144,7 +144,8 @@ pub fn put_ends(
     if is_partial && upper == ICMP {
         return Some(());
     }
-    // The changed bytes: the addresses, and without a partial checksum also the first words.
+    // The changed bytes: the addresses, and, if the checksum is not partial, also the first 8 bytes
+    // of the transport header.
     let covers = |tuple: &FlowTuple, bytes: &[u8]| {
         let bytes = if is_partial { &[] } else { &bytes[..bytes.len().min(8)] };
         let mut bytes = bytes.to_vec();

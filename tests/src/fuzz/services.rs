@@ -83,14 +83,16 @@ pub enum Reach {
 }
 
 impl PlannedFrontend {
-    /// The backends that new connections may get. `is_outside`: of clients outside the cluster.
+    /// The backends that new connections of a client may get. `is_outside`: the client is outside
+    /// the cluster.
     pub fn backends_for(&self, is_outside: bool) -> Vec<End> {
         let local = self.local.filter(|_| is_outside);
         let is_there = |(address, _): &&End| local.is_none_or(|node| node_of(*address) == node);
         self.backends.iter().filter(is_there).copied().collect()
     }
 
-    /// Whether a client gets a refusal if there is no backend for it.
+    /// Whether a client gets a refusal because the frontend refuses and has no backend at all. If
+    /// there are backends for other clients only, its packets are dropped.
     pub fn refuses_without(&self, is_outside: bool) -> bool {
         let is_empty = self.backends_for(is_outside).is_empty();
         is_empty && self.refuses && self.backends.is_empty()
@@ -201,7 +203,8 @@ impl Services {
         }
     }
 
-    /// Whether a frontend leads outside clients to backends on any node. There they are visitors.
+    /// Whether a frontend leads outside clients to backends on any node. At a backend's node,
+    /// clients that the other node sends there are called visitors.
     pub fn takes_visitors(&self, asked: &Asked) -> bool {
         let is_outside = !matches!(self.reach(asked), None | Some(Reach::Cluster));
         let is_local = |it: &PlannedFrontend| it.local.is_some();

@@ -25,7 +25,7 @@ pub fn hairpin(family: IpAddr) -> IpAddr {
 }
 
 impl Law<'_> {
-    /// The way of an input that came out with the ends of another tuple, and its connection.
+    /// The passage of an input that came out with the ends of another tuple, and its connection.
     pub fn translation(
         &self,
         epoch: &Epoch,
@@ -113,7 +113,7 @@ impl Law<'_> {
         }
     }
 
-    /// The ports by which a packet of a translated connection may leave on this way.
+    /// The ports by which a packet of a translated connection may leave with this passage.
     pub fn ports_translated(&self, epoch: &Epoch, passage: Passage, pair: &Pair) -> Vec<PortId> {
         let client = epoch.place(self.node, pair.first.source);
         if !self.terms.has_ports || !matches!(passage.to, Place::Node | Place::World) {
@@ -130,7 +130,8 @@ impl Law<'_> {
                 other => Some(other.back()),
             }));
         }
-        // A client may have become a pod. At hosts it keeps the node's address.
+        // The client's address may belong to a pod by now. Its connections to hosts still have the node's address as
+        // their source.
         let is_hidden = pair.first.source != pair.behind.source
             && pair.behind.source == ported_address(self.node, pair.first.source);
         if is_hidden || self.comes_back(epoch, pair) {
@@ -142,7 +143,7 @@ impl Law<'_> {
         ports
     }
 
-    /// All ways in which an input may come out translated.
+    /// All passages with which an input may come out translated, each with its connection.
     pub fn translations_of(&self, epoch: &Epoch, input: &Input) -> Vec<(Passage, Pair)> {
         let (Some(read), Some(entry)) = (input.read, input.entry) else { return Vec::new() };
         if self.enters(epoch, input, &read, entry).is_err() {
@@ -242,7 +243,8 @@ impl Law<'_> {
             || is_masqueraded && epoch.place(self.node, first.source) == Place::Node
     }
 
-    /// Whether a connection has this source, or had it before its ends moved.
+    /// Whether a connection may have its source behind the translation: it is right now, or it may have been right
+    /// before the ends of the connection moved.
     fn may_have_source(&self, epoch: &Epoch, pair: &Pair) -> bool {
         let Pair { first, behind } = pair;
         let own = ported_address(self.node, first.source);
@@ -279,7 +281,7 @@ impl Law<'_> {
         })
     }
 
-    /// Whether an input may come in by its entry, and is of a kind that may go on.
+    /// Whether an input may come in by its entry, and is of a kind that may be forwarded.
     fn enters(
         &self,
         epoch: &Epoch,
@@ -306,7 +308,7 @@ impl Law<'_> {
         Ok(())
     }
 
-    /// The way of a connection's packet.
+    /// Returns the passage of a packet of this connection, or the reason why it may not pass.
     fn way(
         &self,
         epoch: &Epoch,
@@ -334,7 +336,7 @@ impl Law<'_> {
         if !is_forward && self.hides_source(epoch, pair) && entry != Entry::Manx {
             return refuse("it came back by another way than the ports of the node");
         }
-        // A fragment may follow the decision on its first fragment.
+        // A later fragment may follow the decision on its first fragment.
         if !read.is_later() && !pair.is_kept(&epoch.services) {
             return refuse("its backend is gone");
         }
@@ -421,16 +423,16 @@ impl Law<'_> {
         })
     }
 
-    /// Whether policy lets a connection begin that comes in by this entry, or lets it go on if the
-    /// node `is_known` to have it. Outside clients and the node's own processes are also led to
-    /// hosts and to the other node, where no policy of this node judges them.
+    /// Whether policy lets a connection begin that comes in by this entry, or lets it continue if the node `is_known`
+    /// to have it. Outside clients and the node's own processes are also led to hosts and to the other node, where no
+    /// policy of this node judges them.
     fn admits(&self, epoch: &Epoch, entry: Entry, pair: &Pair, is_known: bool) -> bool {
         let judged = pair.judged();
         let ends = [judged.source, judged.destination].map(|it| epoch.place(self.node, it));
         let is_led = match ends {
             [_, Place::Tunnel] => {
                 let takes = |asked: Asked| match epoch.services.reach(&asked) {
-                    // A connection that already goes there goes on.
+                    // An existing connection continues.
                     Some(Reach::NodePort(_) | Reach::Balancer) if is_known => true,
                     _ => epoch.services.takes_visitors(&asked),
                 };
@@ -457,8 +459,8 @@ impl Law<'_> {
         (self.terms.keeps && !opens && known.is_some_and(stands)).then_some(Because::Kept)
     }
 
-    /// The way of an ICMP error about a packet that was sent as this tuple, and the error's addresses behind the
-    /// translation.
+    /// The passage of an ICMP error about a packet that was sent with this tuple, the connection of that packet, and
+    /// the error's addresses behind the translation.
     pub fn translated_error(
         &self,
         epoch: &Epoch,
@@ -491,8 +493,8 @@ impl Law<'_> {
         Err(refused)
     }
 
-    /// The same for an error about a packet of this connection. The packet was sent with one of
-    /// these tuples, and received with the other.
+    /// The same as [`translated_error`](Self::translated_error), for an error about a packet of this connection. The
+    /// packet was sent with one of these tuples, and received with the other.
     fn translated_error_of(
         &self,
         epoch: &Epoch,
@@ -549,7 +551,7 @@ impl Law<'_> {
         Ok((passage, pair, (from_end, sent.source)))
     }
 
-    /// Whether the node may answer an input with a refusal.
+    /// Whether the node may answer an input with a refusal (a TCP reset or an ICMP error).
     pub fn may_refuse(&self, epoch: &Epoch, input: &Input) -> bool {
         let (Some(read), Some(entry)) = (input.read, input.entry) else { return false };
         // The node may send a refusal to itself if the source is a service's address.
@@ -576,7 +578,7 @@ impl Law<'_> {
             _ if is_known => false,
             _ if epoch.leaves(self.node, &read.tuple) => is_lost,
             None => true,
-            // Its connection may be older than the ranges, and its backend may be gone.
+            // The packet's connection may be older than the client ranges, and its backend may be gone.
             Some(frontend) if !frontend.takes(read.tuple.source) => {
                 is_lost && asking.is_some_and(Asking::has_opened)
             }

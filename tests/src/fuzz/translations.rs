@@ -54,7 +54,7 @@ pub struct Asking {
     since: u64,
     /// The time of the last packet that may have opened a connection.
     opened: Option<f64>,
-    /// The ways by which its packets came in.
+    /// The entries by which its packets came in.
     pub entries: Vec<Entry>,
     /// The tuples with which packets have come out, in either direction.
     behind: Vec<(FlowTuple, Connection)>,
@@ -87,7 +87,7 @@ pub struct Translations {
     asked: AHashMap<FlowTuple, Asking>,
     /// The client's tuples for each tuple behind a translation.
     by_behind: AHashMap<FlowTuple, Vec<FlowTuple>>,
-    /// The client's tuples by the client's end.
+    /// The client's tuples by the client's address, protocol, and port or ICMP query.
     by_client: AHashMap<(IpAddr, u8, TransportKey), Vec<FlowTuple>>,
     /// The first fragments of packets that may be translated.
     firsts: AHashMap<Fragments, FirstFragments>,
@@ -102,7 +102,7 @@ pub struct Translations {
     batch: u64,
 }
 
-/// The client's end in a tuple.
+/// The client's part of a tuple: its address, the protocol, and its port or ICMP query.
 fn client(tuple: &FlowTuple) -> (IpAddr, u8, TransportKey) {
     let transport = match tuple.transport {
         TransportKey::Ports(from, _) => TransportKey::Ports(from, 0),
@@ -111,7 +111,7 @@ fn client(tuple: &FlowTuple) -> (IpAddr, u8, TransportKey) {
     (tuple.source, tuple.upper, transport)
 }
 
-/// The destination that a packet asks for.
+/// The destination of a client's packet: address, protocol and port. `None` if the packet has no ports.
 pub fn asked_of(tuple: &FlowTuple) -> Option<Asked> {
     let TransportKey::Ports(_, port) = tuple.transport else { return None };
     Some((tuple.destination, tuple.upper, port))
@@ -216,7 +216,7 @@ impl Translations {
         }
     }
 
-    /// The same for the connections whose packets have come out in this batch.
+    /// The same as [`Self::record_standing`], for the connections whose packets have come out in this batch.
     pub fn record_standings_of_seen(&mut self, epoch: &Epoch, node: usize, now: f64) {
         for pair in std::mem::take(&mut self.seen) {
             self.record_standing(epoch, node, &pair.first, now);
@@ -253,8 +253,7 @@ impl Translations {
         pairs
     }
 
-    /// The connections of which a packet with this tuple was received: at a backend, or at the
-    /// client.
+    /// The connections whose packets have this tuple when a backend or the client receives them.
     pub fn pairs_got(&self, got: &FlowTuple) -> Vec<Pair> {
         let of_client =
             self.firsts_behind(got).iter().map(|first| Pair { first: *first, behind: *got });
@@ -348,8 +347,8 @@ impl Translations {
         self.seen.contains(pair) && self.asking(&pair.first).is_some_and(|it| !it.is_over)
     }
 
-    /// Records that a packet may be one of the last of a connection with this tuple, in either
-    /// direction. A port that the world knows may then belong to another connection.
+    /// Records that a packet may be one of the last of a connection with this tuple, in either direction. The port that
+    /// the world sees may then belong to another connection.
     pub fn record_over(&mut self, tuple: &FlowTuple) {
         let mut firsts = vec![*tuple];
         firsts.extend(self.firsts_behind(&tuple.reversed()).iter().copied());
@@ -472,9 +471,8 @@ impl Translations {
         }
     }
 
-    /// Ends a batch. The node certainly knows the connections whose packets came out, if no flow
-    /// was evicted and each client's packets came out with one connection. Other connections of the
-    /// same client are over.
+    /// Ends a batch. The node certainly knows the connections whose packets came out, if no flow was evicted and each
+    /// client's packets came out with one connection. Other connections with the same client's tuple are over.
     pub fn end_batch(&mut self, epoch: Option<&Epoch>, node: usize, evictions: u64, now: f64) {
         let seen = std::mem::take(&mut self.seen);
         self.batch += 1;
@@ -516,7 +514,7 @@ impl Translations {
 }
 
 impl Asking {
-    /// Whether a packet has opened a connection that may still exist.
+    /// Whether any packet may have opened a connection so far.
     pub fn has_opened(&self) -> bool {
         self.opened.is_some()
     }
@@ -531,7 +529,7 @@ impl Asking {
         self.was_unclear || self.opened == Some(now)
     }
 
-    /// The same as [`Self::may_be_open`], as long as such a connection may live.
+    /// Whether a connection may be open although none of its packets has come out, and has not yet timed out.
     fn may_be_open_now(&self, upper: u8, now: f64) -> bool {
         let lives = |at| Connection::translated(at).lives(upper, now);
         self.opened.is_some_and(lives) && (self.was_unclear || self.behind.is_empty())

@@ -1,5 +1,5 @@
-//! The ports of the nodes that belong to Manx: the range of the way out, the pods whose packets use
-//! it, and node ports. They do not change within a world.
+//! The nodes' ports that belong to Manx: the range of ports that replace pods' ports in packets to the world (the way
+//! out), the pods whose packets use it, and node ports. They do not change within a world.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -59,8 +59,8 @@ impl WayOut {
         usize::from(self.egress.1 - self.egress.0) + 1
     }
 
-    /// The part of this that the tables get. If it `lies`, some pods are missing; `egress` is the
-    /// range.
+    /// The settings that the tables get, with this range of ports. If `lies`, the first pod address is left out, which
+    /// is a deliberate fault.
     pub fn tables(&self, egress: (u16, u16), lies: bool) -> ManxPorts {
         let mut values: BTreeMap<IpNet, u32> = BTreeMap::new();
         for address in self.asks.iter().skip(usize::from(lies)) {
@@ -69,7 +69,7 @@ impl WayOut {
         for net in STAYS {
             *values.entry(net.parse().unwrap()).or_default() |= ManxPorts::STAYS;
         }
-        // An address is in its net, too, and a look-up finds the longest prefix.
+        // A look-up finds only the longest prefix, so an address must repeat the value of the net that contains it.
         for (net, value) in &mut values {
             if *value == ManxPorts::ASKS
                 && STAYS.iter().any(|it| it.parse::<IpNet>().unwrap().contains(net))

@@ -75,7 +75,8 @@ impl<'a> Wire<'a> {
         let after = &self.bytes[at..at + 2];
         let was_partial = input.offload.checksum.is_partial();
         match (was_partial, self.is_partial) {
-            // A checksum that the device reports as right may be replaced by a right one.
+            // The device has reported the checksum of the input as right, so the worker may have written a checksum
+            // that is right.
             (false, false) if before != after => {
                 let is_believed = input.offload.checksum == Checksum::Verified && self.is_right();
                 if is_believed { Ok(()) } else { Err("its checksum was changed") }
@@ -102,7 +103,7 @@ impl<'a> Wire<'a> {
         match (input.offload.segmentation, self.read.part) {
             (Some(segmentation), Part::Whole) => self.is_segment(whole, &from, segmentation),
             (Some(segmentation), _) => {
-                // In this case the datagram was too long.
+                // The packet is a fragment of a segment that was longer than the MTU.
                 let headers = from.headers(whole);
                 if !from.has_segments() || headers > whole.len() {
                     return None;
@@ -145,7 +146,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// Whether the packet is a fragment of an input. The bytes of `open` do not matter.
+    /// Whether the packet is a fragment of an input. The bytes in the range `open` are not compared.
     fn is_fragment(
         &self,
         whole: &[u8],

@@ -59,7 +59,7 @@ impl Settings {
         }
     }
 
-    /// The events of these settings.
+    /// The coverage events that these settings count as.
     pub(super) fn events(&self) -> [Option<Event>; 6] {
         let workers = match self.workers {
             1 => Event::OneWorker,
@@ -273,7 +273,7 @@ impl World {
         self.node_batches[node].add(&self.judge.hasher, input);
     }
 
-    /// Runs some workers for a few turns.
+    /// Runs randomly chosen workers a few times.
     pub(super) fn some_turns(&mut self) {
         for _ in 0..self.chance.usize(..6) {
             let (node, worker) = (self.chance.usize(..2), self.chance.usize(..8));
@@ -286,7 +286,7 @@ impl World {
         let node = &mut self.fabric.nodes[node];
         let workers = node.workers();
         let mut worker = self.chance.usize(..workers);
-        // One worker may be far ahead of the others.
+        // One worker may read its ports several times before the others do.
         for _ in 0..self.chance.usize(..4) {
             node.turn_one(worker);
         }

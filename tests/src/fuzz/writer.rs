@@ -63,7 +63,7 @@ fn write_ip(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style) {
             into.extend_from_slice(&[df, 0, style.ttl, tuple.upper, 0, 0]);
             into.extend_from_slice(&source.octets());
             into.extend_from_slice(&destination.octets());
-            // A router alert, which fragments repeat, then no-operations.
+            // The options are a router alert, which fragments repeat, and then no-operations.
             let options = (0..usize::from(transport) * 4)
                 .map(|at| [0x94, 4, 0, 0].get(at).copied().unwrap_or(1));
             into.extend(options);
@@ -82,7 +82,8 @@ fn write_ip(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style) {
                 for kind in kinds.into_iter().filter(|kind| *kind != NO_HEADER) {
                     into[named_at] = kind;
                     named_at = into.len();
-                    // The length of an authentication header is in words; this one has three.
+                    // The length field of an authentication header is the number of 4-byte words
+                    // minus 2 (RFC 4302, section 2.2). This header has three words.
                     let len = if kind == 51 { 1 } else { 0 };
                     into.extend_from_slice(&[tuple.upper, len, 0, 0, 0, 0, 0, 1]);
                     if kind == 51 {

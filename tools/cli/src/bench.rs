@@ -1,5 +1,5 @@
-//! `manx bench` runs the program `manx-bench` next to `manx`, as git and cargo run further commands. It is a separate
-//! program because it has more dependencies than `manx`.
+//! `manx bench` runs the program `manx-bench` next to `manx`, as git and cargo run commands that are separate programs.
+//! It is a separate program because it has more dependencies than `manx`.
 
 use std::env;
 use std::ffi::OsString;

@@ -5,8 +5,8 @@ use manx_linux::private;
 use manx_rig::world::setup::State;
 use manx_rig::world::workdir::{self, Workdir, WorkdirError};
 
-/// Chooses the rig of a command that changes or ends it. Root's rigs belong to everybody who is root here, so root has to
-/// name the rig: otherwise one person could end another's.
+/// Chooses the rig of a command that changes or ends it. Everybody who is root on this machine shares root's rigs. So
+/// root has to name the rig: otherwise one person could end another person's rig.
 pub(crate) fn chosen_to_change(name: Option<&str>) -> Result<Workdir, Error> {
     choose(name, private::is_shared_by_root())
 }

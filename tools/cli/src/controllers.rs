@@ -2,10 +2,10 @@
 //! releases unused addresses, blocks and handles of Calico's IPAM, and assigns addresses to
 //! Services of type `LoadBalancer`.
 //!
-//! Several processes may run; the one that has the Lease acts (`leading`). It makes rounds
-//! (`rounds`) by the rules of `manx_block_ipam::garbage`. It also reconciles Services (`services`, in
-//! the order of `pending`) by the rules of `manx_block_ipam::services`. All its knowledge is in
-//! memory: a process that restarts begins its grace times again.
+//! Several processes may run; the one that has the Lease acts (`leading`). It collects garbage in rounds (`rounds`) by
+//! the rules of `manx_block_ipam::garbage`. It also reconciles Services (`services`, in the order of `pending`) by the
+//! rules of `manx_block_ipam::services`. It keeps the grace times only in memory, so a process that restarts begins
+//! them again.
 
 mod leading;
 mod pending;

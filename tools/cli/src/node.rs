@@ -161,7 +161,8 @@ impl Node {
         })
     }
 
-    /// What translates services, with the settings for that.
+    /// The program that translates services, with its settings. Returns an error if there are settings for Manx's
+    /// translation, but another program translates.
     fn services(&self) -> Result<settings::ServiceTranslator, Error> {
         let of_manx = [
             ("--service-cidr (MANX_SERVICE_CIDR)", !self.service_cidr.is_empty()),
@@ -238,7 +239,7 @@ impl Node {
         Ok((self.bgp || of_calico) && !self.policy_only)
     }
 
-    /// The networks of addresses with node ports; none for `primary`.
+    /// The networks of addresses with node ports. An empty list stands for `primary`.
     fn node_port_nets(&self) -> Result<Vec<IpNet>, Error> {
         let nets = &self.nodeport_addresses;
         if matches!(&nets[..], [only] if only == "primary") {

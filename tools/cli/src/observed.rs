@@ -1,6 +1,5 @@
-//! The settings for the addresses of an agent's health and metrics, in Manx's own or Felix's
-//! variables, and for the address of the health checks of load balancers, where kube-proxy serves
-//! them.
+//! The settings for the addresses at which an agent serves its health and metrics. They come from Manx's own or from
+//! Felix's variables. A third address is for the health checks of load balancers, which kube-proxy serves otherwise.
 
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -30,7 +29,7 @@ pub struct ObserveOptions {
 /// The address where balancers expect the health of a node's proxy (`--healthz-bind-address` of kube-proxy).
 const PROXY_HEALTH: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 10_256);
 
-/// Felix's variables (whether it is on, its host, its port), and the default port.
+/// Felix's variables for the health server (on or off, host, port), and the default port.
 const HEALTH: ([&str; 3], u16) =
     (["FELIX_HEALTHENABLED", "FELIX_HEALTHHOST", "FELIX_HEALTHPORT"], 9099);
 const METRICS: ([&str; 3], u16) = (
@@ -59,8 +58,8 @@ impl ObserveOptions {
     }
 }
 
-/// The address for load balancers' health checks. If kube-proxy translates services, it answers
-/// them itself.
+/// The address for load balancers' health checks. There is none by default if kube-proxy translates services, because
+/// kube-proxy answers these checks itself.
 fn proxy_health(own: Option<&str>, translates: bool) -> Result<Option<SocketAddr>, Error> {
     const NAME: &str = "--proxy-health-address (MANX_PROXY_HEALTH_ADDRESS)";
     match own.filter(|own| !own.is_empty()) {

@@ -73,8 +73,8 @@ pub fn is_coloured() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// A table without lines: a header in capitals, columns two spaces apart, those in `numbers` aligned right. Rows are
-/// never wrapped, so that `grep`, `awk` and `diff` see one line per row.
+/// A table without ruled lines: a header in capitals, columns two spaces apart, those in `numbers` aligned right. Rows
+/// are never wrapped, so that `grep`, `awk` and `diff` see one line per row.
 pub fn table<const N: usize>(header: [&str; N], numbers: &[usize], rows: Vec<[Cell; N]>) -> String {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Disabled);

@@ -102,8 +102,8 @@ impl ValueEnum for Overlay {
 }
 
 impl Pool {
-    /// The pools, in a cluster with these networks of kubeadm's configuration. Errors: a pool is
-    /// not valid.
+    /// The pools to make. `networks` are the pod networks in kubeadm's configuration, if that was read. Returns an
+    /// error if a pool would not be valid.
     fn wanted(&self, networks: &[IpNet]) -> Result<Vec<DefaultPool>, String> {
         let of_family = |is_v4: bool| {
             networks.iter().find(|net| net.addr().is_ipv4() == is_v4).map(IpNet::trunc)
@@ -142,7 +142,7 @@ impl Pool {
     }
 }
 
-/// Makes a pool of each family of which the cluster has none.
+/// Makes each wanted pool, unless the cluster already has a pool of its address family.
 pub fn run(pool: &Pool) -> Result<(), Error> {
     log::start(LogFormat::Text);
     if pool.no_default_pools {

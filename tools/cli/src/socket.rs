@@ -1,4 +1,4 @@
-//! The choice of the agent that a command asks.
+//! The choice of the agent to which a command sends its request.
 
 use std::fs;
 use std::path::{Path, PathBuf};

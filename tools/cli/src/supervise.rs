@@ -73,9 +73,9 @@ impl std::fmt::Display for End {
 /// The history of starts.
 #[derive(Debug, Default)]
 struct Starts {
-    /// The number of failed starts since the last good one.
+    /// The number of agents in a row that ended before they were ready.
     failed: u32,
-    /// Whether any start was good.
+    /// Whether any agent was ready.
     any: bool,
 }
 
@@ -214,7 +214,7 @@ fn was_ready(agent: Child) -> bool {
     std::fs::File::from(output).read_exact(&mut said).is_ok() && said == READY
 }
 
-/// Prepares an agent that the supervisor has started: it takes signals again, and ends with the supervisor.
+/// Prepares an agent that the supervisor has started: unblocks its signals, and makes it end with the supervisor.
 pub fn follow_supervisor(supervisor: i32) -> Result<(), Error> {
     SigSet::empty().thread_set_mask().map_err(failed("signals"))?;
     set_pdeathsig(Signal::SIGTERM).map_err(failed("PR_SET_PDEATHSIG"))?;

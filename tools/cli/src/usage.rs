@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
-/// Completes the error that these words caused. The first word is the program.
+/// Completes the error that the words of a command line caused. The first word is the program.
 pub(super) fn complete(
     mut error: clap::Error,
     command: &Command,

@@ -8,7 +8,7 @@ use manx_agent::settings::PortRange;
 
 /// The default range of node ports of an API server.
 pub(crate) const NODE_PORTS: &str = "30000-32767";
-/// The default ports of the way out.
+/// The default range of ports that replace pods' ports in packets to the outside (the way out).
 pub(crate) const EGRESS_PORTS: &str = "61000-65534";
 
 /// Parses a net. Host bits are refused, because they show a mistake in the address or in the

@@ -117,7 +117,7 @@ fn relay(event: Event, listener: &mut dyn Listener) {
     }
 }
 
-/// Tells a running rig to probe, and waits for its report.
+/// Sends a request to a running rig, relays the events that answer it, and waits for the report.
 pub fn send_request(
     workdir: &Workdir,
     request: &Request,
@@ -142,7 +142,8 @@ pub fn agents(workdir: &Workdir) -> Result<Vec<AgentState>, CallError> {
     }
 }
 
-/// Sends a request and returns the events that answer it, each within `patience`.
+/// Sends a request and returns the events that answer it. Waiting for an event fails after
+/// `patience`.
 fn events(
     workdir: &Workdir,
     request: &Request,

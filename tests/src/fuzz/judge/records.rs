@@ -87,7 +87,8 @@ impl Judge {
             }
             let may_move = !self.terms.is_strict && may_move(epoch, node, tuple);
             let opens = tuple.upper != TCP || read.opens() || may_move;
-            // A masqueraded client may have the same tuple.
+            // A packet from the node may be that of a masqueraded client that opens a connection
+            // with the same tuple.
             let reopens = read.opens() || from == Place::Node;
             translations.record_asked(tuple, entry, (opens, reopens), now);
         }

@@ -212,8 +212,7 @@ fn a_later_fragment_does_not_prove_that_its_connection_is_there() {
     }
 }
 
-/// A backend that answers a masqueraded client with the last hop gets an ICMP error. One that
-/// answers the node itself does not.
+/// An answer to a masqueraded client may lose a hop. An answer to the node itself does not.
 #[test]
 fn an_answer_to_a_masqueraded_client_of_a_service_makes_a_hop() {
     for (entry, hops) in [(Entry::Host, 0..=0), (Entry::Forwarded, 0..=1)] {

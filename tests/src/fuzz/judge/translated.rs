@@ -178,8 +178,8 @@ impl Judge {
     ) -> Result<(), String> {
         let hops = law.hops_translated(input, passage, &pair);
         let mut ports = law.ports_translated(epoch, passage, &pair);
-        // A later fragment has no port. Another connection between its ends may have come in by
-        // another way.
+        // A later fragment has no ports, so it may belong to another connection between the same addresses, whose
+        // packets came in by another port.
         let is_later = input.read.is_some_and(|read| read.is_later());
         if is_later && matches!(passage.to, Place::Node | Place::World) {
             ports.extend([HOST, MANX]);
@@ -187,7 +187,7 @@ impl Judge {
         leaves_by(input, (passage, hops), &ports, port, bytes)
     }
 
-    /// The input of a translated super-packet that came out whole, and its way.
+    /// The input of a translated super-packet that came out whole, its passage, and its connection.
     pub(super) fn find_super(
         &self,
         law: &Law<'_>,
@@ -242,14 +242,13 @@ impl Judge {
         }
         let (first, behind) = (pair.first.transport, pair.behind.transport);
         if hides_source {
-            // The connection has a port of the way out.
+            // The client's port was replaced by one of the way out. This does not count as `OtherPort`.
         } else if pair.behind.source == hairpin(pair.first.source) {
             coverage.count(Event::Hairpin);
         } else if pair.judged().transport != behind && first != behind {
             coverage.count(Event::OtherPort);
         }
-        // The fragment may have opened its connection in this batch, with a port that was unknown
-        // before.
+        // The first fragment may have opened its connection in this batch, with a source port that was unknown before.
         if let (Part::First { .. }, Some(entry)) = (read.part, node_batch.inputs[at].entry) {
             let mut translations = law.translations.borrow_mut();
             for version in law.epochs.iter().map(|epoch| epoch.versions[law.node]) {
@@ -290,15 +289,16 @@ impl Judge {
         translations.asking(&pair.first).is_some_and(|asking| translations.is_new(asking))
     }
 
-    /// Whether a connection has the backend that each node would choose. This matters if a router
-    /// may choose the node.
+    /// Whether a connection has the backend that both nodes would choose. The backend is checked only if a router may
+    /// choose the node, and if the backend was chosen in this batch from one state of the services.
     fn is_chosen_alike(&self, law: &Law<'_>, epoch: &Epoch, pair: &Pair) -> bool {
         let choice = shared_choice(epoch, law.node, &pair.first);
         let is_free = law.epochs.len() > 1 || !self.is_new_here(law, pair);
         choice.is_none_or(|of| is_free || self.moves.borrow().may_choose(pair, &of))
     }
 
-    /// The ways in which an input may leave by a port as these bytes, which have the ends of this tuple.
+    /// Returns the passage and the connection with which an input may leave by this port as these bytes, which have the
+    /// ends of this tuple. Otherwise returns the reason why it may not.
     fn may_pass_translated(
         &self,
         law: &Law<'_>,

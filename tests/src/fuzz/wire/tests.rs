@@ -24,7 +24,7 @@ fn piece(payload: &[u8], input: &Input) -> Option<usize> {
     Wire::new(&bytes, Checksum::Unverified).unwrap().is_piece(input)
 }
 
-/// Otherwise a datagram of one byte would use up a place of a super-packet that contains this byte.
+/// A datagram with only a part of a segment's bytes does not count as this segment.
 #[test]
 fn a_segment_has_the_bytes_and_the_length_of_its_place() {
     let payload: Vec<u8> = (1..=20).collect();

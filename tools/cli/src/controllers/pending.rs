@@ -1,5 +1,6 @@
-//! The Services that wait to be reconciled. Namespaces take turns. So a namespace that changes many
-//! Services all the time delays the others by one Service each turn. Pure.
+//! The Services that wait to be reconciled. One Service is taken from each namespace in turn. So
+//! even if one namespace changes many Services all the time, at most one of them is reconciled
+//! between two Services of another namespace. There is no clock and no I/O here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,7 @@ use manx_block_ipam::services::ledger::Subject;
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     namespaces: BTreeMap<String, BTreeSet<Subject>>,
-    /// The namespace that had its turn last.
+    /// The namespace from which a Service was taken last.
     last: String,
 }
 

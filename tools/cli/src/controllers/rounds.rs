@@ -1,4 +1,5 @@
-//! Rounds: one every half of the grace time, and more soon after a node was deleted.
+//! Rounds of garbage collection: one every half of the grace time, and more of them soon after a
+//! node was deleted.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +11,7 @@ use manx_block_ipam::objects::Objects;
 use manx_datastore::api_server::{Access, Writer};
 use tokio::time::sleep;
 
-/// The pause between two lists of the nodes.
+/// The longest pause between two requests for the list of nodes.
 const POLL: Duration = Duration::from_secs(30);
 /// The number of rounds after a node was deleted: the first one notices it, the next one releases
 /// its addresses, the last one its blocks.
@@ -49,7 +50,7 @@ struct Rounds {
     started: Instant,
     /// The time of the next regular round.
     next: Instant,
-    /// The number of further rounds, [`POLL`] apart.
+    /// The number of rounds that are made without waiting for the next regular one.
     more: u32,
     /// The names of the nodes in the last list.
     nodes: BTreeSet<String>,

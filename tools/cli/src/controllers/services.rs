@@ -1,8 +1,8 @@
 //! Services of type `LoadBalancer`: when each is reconciled, and what is reported about it.
 //!
 //! A watch of Services says which have changed. A watch of `IPPools` says that all Services must be
-//! checked again. The next sweep finds what the watches miss. The rules are those of
-//! `manx_block_ipam::services`.
+//! checked again. A check of all Services at regular intervals (a sweep) finds what the watches
+//! miss. The rules are those of `manx_block_ipam::services`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,8 @@ const TRIED: usize = 100;
 /// The time after which a Service's problem is reported again, because the server forgets Events
 /// after an hour.
 const TOLD: Duration = Duration::from_mins(55);
-/// The most problems that are remembered. Beyond it all are forgotten, and reported again.
+/// The most problems that are remembered. If there are more, all are forgotten, and are reported
+/// again.
 const MOST_TOLD: usize = 10_000;
 
 /// The settings.
@@ -138,7 +139,7 @@ struct Balancer<'a> {
     swept: Option<Instant>,
     /// The Services that do not have the addresses that they ask for.
     lacking: Pending,
-    /// Whether an address was released since these Services were tried.
+    /// Whether an address was released since the lacking Services were last tried.
     was_released: bool,
 }
 

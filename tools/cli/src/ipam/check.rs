@@ -48,8 +48,8 @@ pub(super) async fn run<W: Writes + Sync>(
     if is_sound { Ok(()) } else { Err(Error::Deviation) }
 }
 
-/// The printed text, and whether nothing was found. A finding counts only if it is still there
-/// after `pause`, because objects are read one after the other while nodes write them.
+/// Returns the text to print, and whether there are no findings. A finding counts only if it is
+/// still there after `pause`, because objects are read one after the other while nodes write them.
 pub(super) async fn text<W: Writes + Sync>(
     asked: &Check,
     cluster: &Cluster<W>,
@@ -58,7 +58,7 @@ pub(super) async fn text<W: Writes + Sync>(
     let mut seen = cluster.look().await?;
     let mut checked = of(&seen);
     if !checked.findings.is_empty() {
-        // No other task runs on this thread meanwhile.
+        // The thread may block, because no other task runs on it.
         std::thread::sleep(pause);
         seen = cluster.look().await?;
         let before = std::mem::replace(&mut checked, of(&seen)).findings;

@@ -25,7 +25,8 @@ pub struct Cluster<W> {
     pub(crate) store: Objects<W>,
 }
 
-/// The records of a cluster, and the users of addresses. They were read one after the other.
+/// The records of a cluster, and the users of addresses. They were read one after the other, so
+/// they may show different moments.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) records: Records,
@@ -53,8 +54,8 @@ impl<W: Writes + Sync> Cluster<W> {
         self.store.writes()
     }
 
-    /// Reads the cluster. The records come first, so that the pod of an address that is recorded is
-    /// found.
+    /// Reads the cluster. The records are read before the users. A pod exists before its address is
+    /// recorded, so the pod of each recorded address is found.
     pub(super) async fn look(&self) -> Result<Seen, Error> {
         let records = Records::read(&self.store).await.map_err(store_error)?;
         let users = self.store.all().await.map_err(store_error)?;
@@ -87,7 +88,7 @@ impl<W: Writes + Sync> Cluster<W> {
         }))
     }
 
-    /// The rest that an address released now must take.
+    /// The time, and the cooldown of an address that is released now.
     pub(super) async fn rest(&self) -> Result<Rest, Error> {
         let cooldown = self.store.config().await.map_err(store_error)?.cooldown;
         Ok(Rest { now: now(), cooldown })

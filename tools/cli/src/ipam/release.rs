@@ -1,8 +1,8 @@
 //! `manx ipam release`.
 //!
-//! A release names the handle and the sequence number that were seen. If the address was assigned
-//! again meanwhile, these differ, and nothing is released. So the datastore needs no lock, and a
-//! report of any age does no harm.
+//! A release names the handle and the sequence number of the address that the command has read. If
+//! the address was assigned again meanwhile, these differ, and nothing is released. So the
+//! datastore needs no lock, and a report of any age does no harm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -102,7 +102,7 @@ pub(super) async fn one<W: Writes + Sync>(
     }
 }
 
-/// The reason why an address may not be released. `None`: it is unused.
+/// The reason why an address may not be released; `None` if it may be released.
 fn user_of(it: &Allocated<'_>) -> Option<String> {
     match it.state {
         AddressState::Unused | AddressState::NodeGone => None,
@@ -226,8 +226,8 @@ fn refusal(it: &Allocated<'_>, handle: &str, sequence: Option<u64>, force: bool)
     user_of(it).filter(|_| !force)
 }
 
-/// Releases addresses of one block together. If another writer was first for some of them, releases
-/// them one by one.
+/// Releases addresses of one block together. If another program has changed some of these addresses
+/// meanwhile, releases each address by itself.
 async fn of_block<W: Writes + Sync>(
     cluster: &Cluster<W>,
     block: IpNet,

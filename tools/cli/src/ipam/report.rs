@@ -1,7 +1,7 @@
 //! The report of `manx ipam check -o FILE`, which `manx ipam release` uses to release unused
 //! addresses.
 //!
-//! Its fields are those of the report of `calicoctl ipam check`, and more.
+//! It has the fields of the report of `calicoctl ipam check`, and some more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -60,7 +60,7 @@ pub(super) struct Allocation {
     pub(super) creation_timestamp: String,
     /// False: the address is unused, so it may be released.
     pub(super) in_use: bool,
-    /// Whether the address rests after its release.
+    /// Whether the address is released and in its cooldown.
     #[serde(skip_serializing_if = "is_false")]
     pub(super) cooling: bool,
     #[serde(skip_serializing_if = "is_false")]

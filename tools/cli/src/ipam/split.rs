@@ -4,10 +4,11 @@
 //! moment: if pools overlap, the oldest one counts, which is the old pool until it is deleted.
 //! Blocks and addresses stay as they are. A run that was interrupted can be repeated.
 //!
-//! Programs of Calico may treat overlapping pools as an error, and assign addresses by either. They
-//! stop while their datastore is locked. So in a cluster that has a `ClusterInformation` the lock
-//! is required, as for `calicoctl`. Manx needs no lock, because the parts have the same blocks as
-//! the pool, and a block is written by compare-and-swap whichever pool it is in.
+//! Programs of Calico may treat overlapping pools as an error, and may assign addresses from either
+//! of them. They stop while their datastore is locked. So in a cluster that has a
+//! `ClusterInformation` the lock is required, as for `calicoctl`. Manx needs no lock, because the
+//! parts have the same blocks as the pool, and a block is written by compare-and-swap whichever
+//! pool it is in.
 
 use std::fmt::Write as _;
 

@@ -42,8 +42,8 @@ impl Assume {
     }
 
     /// Completes contents, and prints the assumptions on standard error. Assumed addresses of pods
-    /// are not printed, because each answer names those that concern it. `None`: the user only
-    /// wants to see the assumptions.
+    /// are not printed, because each result of the command names those that it depends on. `None`:
+    /// the user only wants to see the assumptions.
     pub(crate) fn complete(&self, contents: Contents) -> Result<Option<Completed>, Error> {
         self.complete_with(contents, |_| {})
     }

@@ -99,7 +99,7 @@ impl Explain {
 const NO_PORT: &str =
     "--port is missing: expected a packet, such as tcp/80, or --to svc/NAMESPACE/NAME:PORT";
 
-/// The explanation of one connection, or of each of several.
+/// The explanation of one connection, or the explanations of several connections.
 #[derive(Debug)]
 enum Answer {
     One(Box<Explanation>),
@@ -144,8 +144,8 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
     if passes { Ok(()) } else { Err(Error::Deviation) }
 }
 
-/// Finds a node whose agent listens. Any agent will do, because every agent of a rig has all
-/// objects.
+/// Finds a node whose agent listens, or takes the first node if none does. Any agent will do, because every agent of a
+/// rig has all objects.
 fn find_listening(rig: &State) -> Option<&NodeState> {
     rig.nodes.iter().find(|node| UnixStream::connect(&node.socket).is_ok()).or(rig.nodes.first())
 }

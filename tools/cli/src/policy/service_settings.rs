@@ -37,7 +37,7 @@ impl ServiceSettings {
         }
     }
 
-    /// What translates services, with the settings for that.
+    /// The translation of services by this program, with its settings.
     pub fn translates(&self, translator: Translator) -> Translates {
         match translator {
             Translator::Manx => Translates::Manx(self.of_agents()),

@@ -73,8 +73,8 @@ pub(super) fn run(settings: &Run) -> Result<(), Error> {
     finish(&report, settings.output, true)
 }
 
-/// Examines the environment, as `manx doctor` does. An obstacle to the rig ends the command with the sentence of
-/// `doctor`.
+/// Examines the environment, as `manx doctor` does. If something prevents the rig, the command fails with the text of
+/// `manx doctor`.
 fn check_environment() -> Result<doctor::Report, Error> {
     let report = crate::doctor::examine()?;
     match report.obstacle() {
@@ -104,7 +104,7 @@ fn build_and_check(
     Ok(report)
 }
 
-/// The rig's name: the given one, or the directory's or file's without characters that are not allowed.
+/// The rig's name: the given one, or the name of the directory or file without the characters that are not allowed.
 fn rig_name(settings: &Run) -> Result<String, Error> {
     if let Some(name) = &settings.name {
         return Ok(name.clone());
@@ -125,7 +125,7 @@ fn rig_name(settings: &Run) -> Result<String, Error> {
     Ok(if name.is_empty() { "rig".to_owned() } else { name.to_owned() })
 }
 
-/// Fills the rig's folder, and makes the plan once here, so that an input without a possible rig is refused at once.
+/// Fills the rig's folder, and makes the plan, so that an input from which no rig can be made is refused at once.
 fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Error> {
     for policy in &settings.sabotage {
         let (id, object) = input
@@ -252,7 +252,7 @@ pub(super) fn exec(settings: &Exec) -> Result<(), Error> {
     }
 }
 
-/// The node of a pod on its node's network.
+/// The node of a pod that is on its node's network; `None` for every other prober.
 fn host_of(state: &State, prober: &Prober) -> Option<Prober> {
     let Prober::Pod(pod) = prober else { return None };
     let host = state.host_pods.iter().find(|known| known.name == *pod);

@@ -136,7 +136,7 @@ fn since(state: &State) -> String {
     format_rfc3339_seconds(built(state)).to_string()
 }
 
-/// A duration in whole seconds.
+/// The time since the rig was built, in whole seconds.
 fn age(state: &State) -> Duration {
     let age = SystemTime::now().duration_since(built(state)).unwrap_or_default();
     Duration::from_secs(age.as_secs())

@@ -36,7 +36,7 @@ struct Agent {
     client: Client,
     /// The last reply.
     last: Flows,
-    /// The known flows: their packets, and the interval at which they were last in the table.
+    /// For each known flow: its number of packets, and the interval at which it was last in the table.
     known: HashMap<FlowEnds, (u64, u64)>,
 }
 
@@ -148,7 +148,7 @@ impl Agent {
     }
 }
 
-/// An upper bound of the flows that began since the last reply and are not in this one.
+/// An upper bound for the number of flows that began since the last reply and are not in this one.
 fn left_out(now: &Flows, before: &Flows) -> u64 {
     let counts = |it: &Flows| [it.unreported, it.evicted, it.more];
     let pairs = counts(now).into_iter().zip(counts(before));
@@ -161,7 +161,7 @@ fn allowed(flow: &FlowStatus) -> FlowVerdict {
 }
 
 fn denied(denial: &Denial) -> (FlowEnds, FlowVerdict) {
-    // A denied echo has its identifier in place of a port, and a flow has 0.
+    // A denial of an ICMP echo has the echo's identifier in place of the ports, but the ports of an ICMP flow are 0.
     let has_ports = Protocol::from_number(denial.protocol).is_some();
     let port = |number| if has_ports { number } else { 0 };
     let ends = FlowEnds {
@@ -197,7 +197,7 @@ fn merge(known: &mut FlowVerdict, more: FlowVerdict) {
     }
 }
 
-/// The lines in the order of their times, and then the number of missing lines.
+/// The lines in the order of their times, and then the number of flows without a line.
 fn lines(
     due: BTreeMap<FlowEnds, FlowVerdict>,
     names: &Names,

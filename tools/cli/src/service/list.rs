@@ -65,8 +65,8 @@ pub(super) fn render(rows: &[Row], assumed: &AssumedIps) -> String {
     output::table(header, &[4, 5], rows.collect())
 }
 
-/// The reason why there is no backend, the parts that are left out, and the Service's conditions
-/// for clients that differ from the default.
+/// The text of the column "note": the reason why there is no backend, the parts that are left out,
+/// and those settings of the Service for its clients that differ from the default.
 fn notes(row: &Row, is_assumed: bool) -> String {
     let mut notes = row.notes.clone();
     notes.extend(row.traffic.as_ref().into_iter().flat_map(settings));

@@ -150,7 +150,8 @@ fn overlaps(a: IpNet, b: IpNet) -> bool {
     a.contains(&b) || b.contains(&a)
 }
 
-/// The end of a subnet from which an address is taken: the start for the router, as is usual, and the end for others.
+/// Which free address of a subnet is taken: the first one for the router, as is usual, and the last one for the outside
+/// host.
 #[derive(Clone, Copy)]
 enum AddressChoice {
     First,
@@ -187,7 +188,7 @@ fn from_the_start(subnet: IpNet) -> impl Iterator<Item = IpAddr> {
     subnet.hosts().skip(usize::from(anycast))
 }
 
-/// The last usable addresses of a subnet, descending; only as many as can be in use.
+/// The last usable addresses of a subnet, descending: at most 65,536, which is more than can be in use.
 fn from_the_end(subnet: IpNet) -> impl Iterator<Item = IpAddr> {
     let (first, last) = match subnet {
         IpNet::V4(net) => (
@@ -235,8 +236,8 @@ fn outside_addresses(
         .collect()
 }
 
-/// The routes to a node's pod ranges through that node, and to its pods' addresses outside of these. A range of a
-/// family in which the node has no address cannot be reached.
+/// The routes to a node's pod ranges through that node, and to its pods' addresses outside of these. A range gets no
+/// route if the node has no address of its family.
 fn pod_routes<'a>(
     name: &'a str,
     node: &'a NodeSpec,
@@ -280,7 +281,7 @@ fn place(
         .collect()
 }
 
-/// Whether each pod can keep the addresses that its object gives it.
+/// Checks that each pod can keep the addresses that its object gives it.
 fn check_addresses(
     nodes: &BTreeMap<String, NodeSpec>,
     pods: &BTreeMap<PodName, Pod>,

@@ -30,7 +30,7 @@ pub mod template;
 pub struct Plan {
     /// The underlay's MTU in bytes.
     pub mtu: u32,
-    /// Whether the agents translate services and the way out of pods.
+    /// Whether the agents translate services, and masquerade pods that connect to the outside (the way out).
     pub translates: bool,
     /// The underlay's segments, at least one.
     pub segments: Vec<Segment>,
@@ -68,7 +68,7 @@ pub struct Host {
     pub routes: Vec<Route>,
 }
 
-/// A route by a next hop.
+/// A route through a next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     /// The destination.

@@ -28,7 +28,8 @@ pub(crate) struct PodSpec {
     pub node: Option<String>,
     /// The ports on which the pod's containers listen.
     pub ports: BTreeSet<Port>,
-    /// The addresses in the pod's object, which it keeps. If empty, the plan takes one of each block of its node.
+    /// The addresses in the pod's object, which it keeps. If there are none, the plan chooses an address from each
+    /// block of its node.
     pub addresses: Vec<IpAddr>,
     pub host_network: bool,
 }

@@ -21,7 +21,7 @@ pub fn write(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     for (name, _) in FILES {
         let path = directory.join(name);
-        // A link whose target does not exist also counts.
+        // A symbolic link counts as an existing file, even if its target does not exist.
         if path.symlink_metadata().is_ok() {
             let message = format!("{} is there already: nothing was written", path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));

@@ -1,8 +1,8 @@
 //! The truth table in groups: destinations with equal columns form a block, and sources with equal rows share a row.
 //!
 //! Law: the cells can be read back from the blocks (`expand` of the tests). A pod is never probed from itself, so if a
-//! pod is both source and destination of a block, that means only the pairs of different pods. The node of the pod at
-//! the other end is called "the node", so pods of different nodes can be alike.
+//! pod is both source and destination of a block, the block stands only for the pairs of different pods. The node of
+//! the pod at the other end is called "the node", so pods of different nodes can be alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::traffic::check::{Finding, Observed};
 use crate::traffic::matrix::{Cell, Outcome};
 use crate::world::service::Service;
 
-/// An end of the cells of a block.
+/// The source or the destination of cells in a block.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
     Prober(Prober),
@@ -85,8 +85,8 @@ pub(super) struct Block<V> {
 }
 
 impl<V> Block<V> {
-    /// The destination, if there is only one. It may be named among the sources of any row, because it is not a source
-    /// of its own cells.
+    /// The destination, if there is only one. The text may name it among the sources of any row, because it is not a
+    /// source of its own cells.
     pub(super) fn alone(&self) -> Option<&End> {
         if let [only] = &self.destinations[..] { Some(only) } else { None }
     }
@@ -97,7 +97,8 @@ impl<V> Block<V> {
     }
 }
 
-/// Groups cells. Pods of one workload are compared first.
+/// Groups cells into blocks. The destinations of one workload are handled one after the other, so that they stand
+/// together.
 pub(super) fn group<V: Clone + Eq>(cells: BTreeMap<Place, V>, probers: &Probers) -> Vec<Block<V>> {
     let mut table: BTreeMap<End, Rows<V>> = BTreeMap::new();
     for ((source, destination, column), value) in cells {
@@ -130,7 +131,8 @@ pub(super) fn group<V: Clone + Eq>(cells: BTreeMap<Place, V>, probers: &Probers)
     blocks.collect()
 }
 
-/// Whether a destination has the rows of a group. A pod has no row for itself, in either.
+/// Whether a destination has the same rows as the destinations of a group. Rows of a pod for itself are not compared,
+/// because they do not exist.
 fn alike<V: Eq>((ends, known): (&[End], &Rows<V>), (end, rows): (&End, &Rows<V>)) -> bool {
     let only = if let [only] = ends { Some(only) } else { None };
     let excepted = |source: &&End| *source != end && Some(*source) != only;

@@ -113,13 +113,13 @@ fn names(ends: &[End], alone: Option<&End>, probers: &Probers) -> Vec<String> {
     names
 }
 
-/// The words for all sources without another row: among every pod, its own node and the outside host, or among every
-/// pod.
+/// The words for all sources that stand in no other row of a block. The first word is used if the block has all pods,
+/// the destination's own node and the outside host as sources, the second one if it has all pods.
 const OTHERS: [&str; 2] = ["all others", "all other pods"];
-/// The number of sources up to which they are named one by one.
+/// The sources of a row are always named one by one if there are at most this many.
 const NAMED: usize = 3;
 
-/// The ends to which [`OTHERS`] refer.
+/// The sources that a block must have for each of the words in [`OTHERS`].
 fn universes(probers: &Probers) -> [BTreeSet<End>; 2] {
     let pods = probers.keys().filter(|prober| matches!(prober, Prober::Pod(_)));
     let pods: BTreeSet<End> = pods.cloned().map(End::Prober).collect();

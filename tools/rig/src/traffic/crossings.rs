@@ -31,8 +31,8 @@ pub(crate) struct Crossings<'a> {
 
 impl Crossings<'_> {
     /// The oracle's verdicts at each interface on the path of a forwarded packet: first where it leaves the source's
-    /// node, then where it arrives at the destination's node. There are none between pods of one node, or between a
-    /// node and its own pods.
+    /// node, then where it arrives at the destination's node. There are no verdicts between pods of one node, or
+    /// between a node and its own pods.
     pub(crate) fn judge(
         &self,
         (source, from): (&Prober, IpAddr),
@@ -67,7 +67,7 @@ impl Crossings<'_> {
 
     /// The source address of a probe: a node sends through a tunnel from its address in its pods' range. `None` if the
     /// probe would get no answer: a node answers a pod through a tunnel from the address to which the probe was sent,
-    /// and the far node accepts only pods' and tunnel addresses there.
+    /// and the pod's node accepts only the addresses of pods and tunnels from a tunnel.
     pub(crate) fn source_address(
         &self,
         (source, from): (&Prober, IpAddr),
@@ -89,8 +89,8 @@ impl Crossings<'_> {
         }
     }
 
-    /// The node's address that a pod has on the way out, if the agents translate: its pool asks for it (`natOutgoing`),
-    /// and the destination is in no pool and not the pod's own node.
+    /// The node's address that replaces a pod's source address, if the agents masquerade the packet: they translate,
+    /// the pod's pool has `natOutgoing`, and the destination is in no pool and is not the pod's own node.
     pub(crate) fn masquerade(
         &self,
         (source, from): (&Prober, IpAddr),
@@ -123,8 +123,8 @@ impl Crossings<'_> {
         }
     }
 
-    /// Whether the packet is encapsulated. It is only between nodes, and only if the destination's pool says so. With
-    /// `CrossSubnet`, the rig's nodes on one segment share a subnet.
+    /// Whether the packet is encapsulated. Packets are encapsulated only between two nodes, and only if the
+    /// destination's pool says so. With `CrossSubnet`, packets between nodes on one segment are not encapsulated.
     fn encapsulated(&self, leaves: Option<&str>, arrives: Option<&str>, to: IpAddr) -> bool {
         let (Some(leaves), Some(arrives)) = (leaves, arrives) else { return false };
         match self.pool(to).map(IpPool::mode) {

@@ -59,12 +59,11 @@ pub struct Cell {
     pub because: String,
 }
 
-/// All cells: to each pod from every other pod, from its own node and from outside; and from each
-/// pod to its own node and to the outside. Each pair has a cell for every port of the destination,
-/// for each port that policies name there, and for an echo. It also has a cell for one closed port
-/// of each protocol of the destination (TCP always). All this holds in every family that both have.
-/// No pod is probed from itself, because that traffic never leaves its namespace; nor are hosts
-/// from hosts, because that traffic does not pass Manx.
+/// All cells: to each pod from every other pod, from its own node and from outside; and from each pod to the pods on
+/// hosts' network, to its own node and to the outside. Each pair has a cell for every port of the destination, for each
+/// port that policies name there, and for an echo. It also has a cell for one closed port of each protocol of the
+/// destination (TCP always). All this holds in every family that both have. No pod is probed from itself, because that
+/// traffic never leaves its namespace; nor are hosts from hosts, because that traffic does not pass Manx.
 pub(crate) fn cells(crossings: &Crossings<'_>, policy_ports: &PolicyPorts) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (source, destination) in pairs(crossings.plan) {

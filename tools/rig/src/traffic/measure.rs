@@ -32,7 +32,7 @@ pub struct Measured {
     pub latency_us: Result<f64, String>,
 }
 
-/// Measures both paths, if the rig has pods that may connect by TCP there.
+/// Measures on one node and across nodes. A measurement is left out if no two pods there may connect by TCP.
 pub(crate) async fn measure(cluster: &Cluster, cells: &[Cell]) -> Vec<Measured> {
     let mut measured = Vec::new();
     for (path, same) in [("same node", true), ("across nodes", false)] {

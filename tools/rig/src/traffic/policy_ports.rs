@@ -18,7 +18,7 @@ use crate::plan::addresses::Addresses;
 use crate::plan::port::Port;
 use crate::plan::prober::Prober;
 
-/// The number of these ports that are probed at one prober.
+/// The most ports that are probed at one prober only because policies name them.
 pub(crate) const MOST: usize = 8;
 
 /// The ports that policies name.

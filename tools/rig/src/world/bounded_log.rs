@@ -62,7 +62,8 @@ impl LogReader {
     pub fn new_lines(&mut self) -> io::Result<NewLines> {
         let mut new = NewLines::default();
         loop {
-            // The inodes are read first, because a file that is no longer the current one does not grow any more.
+            // The inodes are read before the file. If this file is no longer the current one then, it does not grow any
+            // more, so the read gets all of its lines.
             let (current, before) = (inode(&self.path), inode(&older(&self.path)));
             self.file.read_to_end(&mut self.begun)?;
             let own = self.file.metadata()?.ino();

@@ -82,7 +82,7 @@ pub(crate) enum ClusterError {
 }
 
 impl ClusterError {
-    /// The side whose fault it is.
+    /// The cause of the error: the input, the environment, or Manx itself.
     pub(crate) fn fault(&self) -> Fault {
         match self {
             Self::Plan(_)
@@ -399,7 +399,7 @@ impl Cluster {
     }
 }
 
-/// The reason why an agent does not yet enforce these manifests with this many pods, if it does not.
+/// The reason why an agent does not yet enforce these manifests with this many pods; `None` if it does.
 fn lack(status: &Status, pods: usize, datastore: &str) -> Option<String> {
     let node = &status.node;
     if !status.in_sync {

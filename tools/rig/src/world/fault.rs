@@ -1,8 +1,8 @@
-//! The side whose fault a failure is.
+//! The cause of a failure, which determines the exit code.
 
 use serde::{Deserialize, Serialize};
 
-/// The side whose fault a failure is. It decides the exit code.
+/// The cause of a failure. It determines the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {

@@ -1,12 +1,11 @@
 //! The connection of the rig's nodes to the network of the rig's caller: one `pasta` for each node ([passt](https://passt.top)),
 //! which is user-mode networking and needs no privilege.
 //!
-//! The supervisor starts the processes, because it is in the caller's network, and in the rig's
-//! user and pid namespaces. So they end with the rig. The cluster's process requests them when the
-//! nodes have namespaces. It then routes packets to them that match no other route and have the
-//! node's own address as their source: the node's own packets, and packets that its pods send by
-//! the way out. Older versions of `pasta` answer to the address that they saw last, so they must
-//! see no other.
+//! The supervisor starts the processes, because it is in the caller's network, and in the rig's user and pid
+//! namespaces. So they end with the rig. The cluster's process requests them when the nodes have namespaces. It then
+//! routes to them the packets that match no other route and have the node's own address as their source: the node's own
+//! packets, and masqueraded packets of its pods (the way out). Older versions of `pasta` answer to the address that
+//! they saw last, so they must see no other.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,9 +25,9 @@ use crate::plan::Plan;
 
 /// The program's name.
 const PROGRAM: &str = "pasta";
-/// The name of its interface on a node.
+/// The name of the program's interface on a node.
 const INTERFACE: &str = "world";
-/// The routing table with the route to its interface.
+/// The routing table with the route to this interface.
 const TABLE: u8 = 250;
 /// The preference of the rule for this table. It comes after the main table's rule, which has
 /// 32766.
@@ -104,8 +103,7 @@ pub(super) struct Pastas {
 }
 
 impl Pastas {
-    /// The processes of the rig with this init process. If they are not wanted, none is ever
-    /// started.
+    /// The processes of the rig with this init process, before any is started. Unless `wanted`, none is ever started.
     pub(super) fn new(workdir: &Workdir, init: u32, wanted: bool) -> Self {
         Self { workdir: workdir.clone(), init, started: (!wanted).then(Vec::new) }
     }
@@ -163,7 +161,8 @@ impl Pastas {
             .args(["--netns-only", "--no-netns-quit", "--ns-ifname", INTERFACE])
             .args(["--netns", "/proc/self/fd/0"])
             .args(["--address", address, "--netmask", "32"])
-            // The gateway's address is not mapped to the caller's loopback, and no port is forwarded either way.
+            // The gateway's address is not mapped to the caller's loopback, and no port is forwarded in either
+            // direction.
             .args(["--no-map-gw", "--no-dhcp"])
             .args(["-t", "none", "-u", "none", "-T", "none", "-U", "none"]);
         command.stdin(netns).stdout(log.try_clone()?).stderr(log).spawn()
@@ -224,8 +223,8 @@ async fn lead_out(netlink: &Netlink, address: Ipv4Addr) -> Result<bool, netlink:
     netlink.replace_route_in(TABLE, &route).await?;
     let rule = Rule { made_by: STATIC, ..Rule::new(PREFERENCE, Family::V4, Action::Lookup(TABLE)) };
     netlink.add_rule(&Rule { from: source, ..rule.clone() }).await?;
-    // A socket of the node's own processes has no address yet when the kernel looks up its route.
-    // This route gives it this one.
+    // A socket of the node's own processes has no address yet when the kernel looks up its route. This rule leads to
+    // the route, which gives the socket its source address.
     netlink.add_rule(&Rule { interface: Some("lo".to_owned()), ..rule }).await?;
     Ok(true)
 }

@@ -1,5 +1,5 @@
-//! The files that the caller writes into the rig's folder for the processes inside, and that these
-//! write for later callers.
+//! The files that the caller writes into the rig's folder for the processes inside, and the files
+//! that these processes write for later callers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::plan::settings::Settings;
 /// The input from which the rig is built.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
-    /// The directory of the objects, for messages.
+    /// The directory or file of the objects, or `-`, for messages.
     pub source: PathBuf,
     /// `rig.yaml`.
     pub settings: Settings,
@@ -29,7 +29,7 @@ pub struct Setup {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     pub name: String,
-    /// The directory of the objects.
+    /// The directory or file of the objects, or `-`.
     pub source: PathBuf,
     /// The time when the rig was built, in seconds since the Unix epoch.
     pub built_s: u64,

@@ -1,6 +1,6 @@
 //! The endpoint slice controller of the rig: keeps the `EndpointSlices` of the services that have a selector.
 //!
-//! They are made as for an input without slices ([`manx_assume::endpoint_slices`]), for the running pods.
+//! [`manx_assume::endpoint_slices`] makes the slices, as for an input without slices, from the running pods.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const OWN: &str = manx_assume::MANAGER;
 const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 
-/// The slices of all services with selectors, for the current pods, and the keys of slices of controllers that are no
-/// longer among them.
+/// The slices of all services with selectors or Endpoints, for the current pods, and the keys of existing slices of
+/// this rig or of a cluster's controller that are not among them.
 pub fn endpoint_slices(objects: &Objects) -> (Objects, BTreeSet<ObjectKey>) {
     let slices = Objects(manx_assume::endpoint_slices(&objects.contents()));
     let managed = objects.0.iter().filter(|(key, object)| {

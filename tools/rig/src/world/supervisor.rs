@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! manx rig run            reads the objects, prints; holds the supervisor's stdin
-//! └─ supervisor           user + pid namespace; ends the rig when stdin closes, time is up or it is told to; removes the folder
+//! └─ supervisor           user + pid namespace; ends the rig when stdin closes, at the time limit or on a signal; removes the folder
 //!    ├─ pasta             one for each node, with --world pasta: connects it to the caller's network
 //!    └─ init (pid 1)      mount, network, host name, IPC namespaces; reaps; dies with the supervisor (PR_SET_PDEATHSIG)
 //!       └─ cluster        builds, probes, answers on the rig's socket; when it ends, init ends
@@ -78,8 +78,8 @@ pub struct Bounds {
     pub ttl: Duration,
 }
 
-/// Runs the supervisor. The caller has made the folder, and the supervisor holds the folder's lock by its standard
-/// error.
+/// Runs the supervisor. The caller has made the folder. The supervisor's standard error is the rig's log, and holds the
+/// folder's lock.
 ///
 /// # Errors
 /// The rig could not be started. After the start the result is whether its cluster ended well.
@@ -114,7 +114,7 @@ fn block_signals() -> Result<SignalFd, SuperviseError> {
         .map_err(system("signals"))
 }
 
-/// Starts the next process of the chain. It inherits stdout, to which the cluster reports.
+/// Starts the next process of the chain. The process inherits stdout, on which the cluster reports.
 fn start_next(stage: &str, workdir: &Workdir) -> Result<Child, SuperviseError> {
     let log = fs::File::options().create(true).append(true).open(workdir.log());
     this_program()
@@ -184,8 +184,8 @@ fn end(init: &mut Child, pastas: &mut Pastas) -> Result<bool, SuperviseError> {
 pub fn init(workdir: &Workdir) -> Result<bool, SuperviseError> {
     set_pdeathsig(Signal::SIGKILL).map_err(system("PR_SET_PDEATHSIG"))?;
     // The supervisor may already have died. A process whose parent is outside its pid namespace sees the parent as 0,
-    // whether the parent lives or not. So the lock shows whether the supervisor lives (later its pipe does, see
-    // `watch`).
+    // whether the parent lives or not. So init tries the folder's lock, which is free only if the supervisor has died.
+    // If the supervisor dies later, the death signal ends init.
     if workdir.hold()?.is_some() {
         return Ok(false);
     }

@@ -11,12 +11,12 @@ use manx_linux::netns::{self, sysctl};
 /// The interface of a node, or of the outside host, on the underlay.
 pub const UPLINK: &str = "eth0";
 
-/// The network namespaces of a rig, by their names in a folder.
+/// The paths of a rig's network namespaces, which have names in one folder.
 #[derive(Debug, Clone)]
 pub struct Names(PathBuf);
 
 impl Names {
-    /// The names in this folder.
+    /// The paths in this folder.
     pub fn new(folder: &Path) -> Self {
         Self(folder.to_owned())
     }

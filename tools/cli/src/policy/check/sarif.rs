@@ -82,7 +82,8 @@ const fn level(severity: Severity) -> &'static str {
     }
 }
 
-/// A path as a reference (RFC 3986): relative to where the command ran, or a `file:` URI.
+/// A path as a reference (RFC 3986): relative to the working directory of the command, or a `file:`
+/// URI.
 fn uri(path: &str) -> String {
     let mut uri = String::from(if path.starts_with('/') { "file://" } else { "" });
     for byte in path.bytes() {

@@ -34,8 +34,8 @@ pub(super) fn render(shown: &Shown<'_>) -> String {
     text
 }
 
-/// Quotes a field. A spreadsheet would evaluate a text that begins with one of `=+-@`; no name or
-/// list of ports does.
+/// Quotes a field. A spreadsheet would evaluate a text that begins with one of `=+-@`, but no name
+/// and no list of ports begins so.
 pub(super) fn quoted(field: &str) -> String {
     if field.contains(['"', ',', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))

@@ -18,7 +18,7 @@ const MOST_NAMES: usize = 6;
 pub(super) const MOST_LETTERS: usize = 52;
 /// The most names at each end in the title of an edge.
 const MOST_IN_TITLE: usize = 3;
-/// The most edges. Without a bound each box could have one to each box of the other side.
+/// The most edges. Without a bound, each box could have an edge to each box of the other side.
 const MOST_EDGES: usize = 2_000;
 pub(super) const LINE: usize = 16;
 /// The space between two boxes, and round the boxes of a frame.
@@ -73,7 +73,7 @@ pub(super) struct Graph {
     pub(super) sources: Vec<TextBox>,
     pub(super) destinations: Vec<TextBox>,
     pub(super) edges: Vec<Edge>,
-    /// Whether a source has its cell to everyone in its own box.
+    /// Whether the box of any source shows the cell that the source has at every destination.
     pub(super) has_uniform: bool,
     /// The number of edges that are left out.
     pub(super) left: usize,
@@ -94,9 +94,9 @@ struct Source<'a> {
 struct Destination<'a> {
     namespace: Namespace<'a>,
     parties: Vec<usize>,
-    /// The cell of each block; `None`: there is no such pair.
+    /// The cell of each block of sources; `None` if there is no such pair.
     column: Vec<Option<Cell>>,
-    /// The cell of more than half of the sources.
+    /// The cell that more than half of the sources have, if there is one.
     usual: Option<Cell>,
 }
 
@@ -228,8 +228,8 @@ impl TextBox {
 }
 
 impl Destination<'_> {
-    /// The mean height of the sources that have edges to the destination. If the box is placed at
-    /// this height, few edges cross.
+    /// The mean position of the sources that have edges to the destination, in thousandths of a position. If the
+    /// destinations are sorted by it, few edges cross.
     fn height(&self, matrix: &Matrix, sources: &[Source<'_>], uniform: &[Option<Cell>]) -> usize {
         let has_edge = |block: usize| {
             uniform[block].is_none() && edge_cell(matrix, self.column[block], self.usual).is_some()
@@ -276,7 +276,8 @@ fn destinations<'a>(matrix: &'a Matrix, blocks: &[Block]) -> Vec<Destination<'a>
         .collect()
 }
 
-/// The cell of each block, if it is the same to everyone and would be on more than one edge.
+/// For each block of sources: its cell, if it has the same cell at every destination, and the cell would be on more
+/// than one edge.
 fn uniform_cells(
     matrix: &Matrix,
     blocks: &[Block],
@@ -303,7 +304,7 @@ fn edge_cell(matrix: &Matrix, cell: Option<Cell>, usual: Option<Cell>) -> Option
     cell.filter(|it| cell != usual && !(quiet && matrix.is_none(*it)))
 }
 
-/// The cell of more than half of the sources, counted by parties.
+/// The cell that more than half of the parties among the sources have.
 fn usual(column: &[Option<Cell>], blocks: &[Block]) -> Option<Cell> {
     let mut count: BTreeMap<Cell, usize> = BTreeMap::new();
     let mut all = 0;
@@ -339,7 +340,7 @@ fn names(
     own.collect()
 }
 
-/// A line, without its middle if it is long, because names mostly differ at the end.
+/// Shortens a long line in its middle, because names mostly differ at the end.
 pub(super) fn shortened(line: &str) -> String {
     let letters: Vec<char> = line.chars().collect();
     if letters.len() <= MOST_LETTERS {

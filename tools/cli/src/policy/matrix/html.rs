@@ -27,7 +27,7 @@ const MOST_GROUPS: usize = 400;
 /// The most cells with `explain`'s text.
 const MOST_EXPLAINED: usize = 1_500;
 
-/// The most policies that are evaluated for all these texts. With many policies there are fewer texts.
+/// The most evaluations of a policy for all these texts. If there are many policies, fewer cells have a text.
 const MOST_POLICIES: usize = 300_000;
 
 /// The data of the page. Parties of one group have equal rows and columns.
@@ -37,7 +37,7 @@ struct Page<'a> {
     /// The rows and the columns, as indexes of parties.
     sources: Vec<usize>,
     destinations: Vec<usize>,
-    /// The values of cells: a text, and `all`, `some` or `none`.
+    /// The different values of cells: the text, and `all`, `some` or `none`.
     values: Vec<(String, &'static str)>,
     /// The value of each cell, if there is such a pair, by the groups of the source and of the destination.
     cells: Vec<Vec<Option<usize>>>,
@@ -58,7 +58,8 @@ struct PageParty {
     pods: Vec<String>,
     /// The group; absent if the party is left out.
     group: Option<usize>,
-    /// Whether it is in a requested namespace, or none is requested. One end of every pair is.
+    /// Whether the party is in a requested namespace, or no namespace is requested. At least one end of every pair on
+    /// the page is such a party.
     inside: bool,
 }
 
@@ -157,7 +158,8 @@ pub(super) fn render(shown: &Shown<'_>, contents: &Contents) -> Result<String, S
     Ok(PAGE.replacen(DATA, &inert(&data), 1))
 }
 
-/// JSON that ends no script element and begins no comment. Outside of strings JSON has none of the escaped characters.
+/// Escapes JSON so that it ends no script element and begins no comment. Only strings contain the escaped characters,
+/// so the data stay the same.
 fn inert(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for letter in json.chars() {
@@ -240,7 +242,8 @@ fn both([v4, v6]: [Option<String>; 2]) -> String {
     }
 }
 
-/// The texts of `explain` for a number of cells, those that name ports first, and the number of cells without a text.
+/// The texts of `explain` for at most `most` cells, and the number of cells without a text. The cells that name ports
+/// come first.
 fn explained(
     shown: &Shown<'_>,
     contents: &Contents,

@@ -22,7 +22,7 @@ struct Report<'a> {
     notes: &'a [String],
 }
 
-/// A party. Its name has only its first members; all of them are in the list of their kind.
+/// A party. Its name contains only its first members. All members are in the list of their kind.
 #[derive(Serialize)]
 struct PartyReport {
     name: String,
@@ -33,7 +33,7 @@ struct PartyReport {
     nodes: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nets: Vec<String>,
-    /// An address that stands for all addresses that no object names.
+    /// At most one address of each family, as an example of the addresses that no object names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     addresses: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! `manx policy matrix`: the ports on which each party reaches each other, in several forms.
+//! `manx policy matrix`: the ports on which each party reaches every other party, in several forms.
 //!
 //! The forms are `text`, `csv`, `json`, `markdown`, `html` (a whole page) and `svg` (a graph). `notes` has the sentences
 //! that hold for all pairs.

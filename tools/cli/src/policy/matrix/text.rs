@@ -25,7 +25,7 @@ pub(super) fn render(shown: &Shown<'_>) -> String {
 fn table(shown: &Shown<'_>) -> Option<String> {
     let name = |party: &usize| shown.matrix.parties[*party].to_string();
     let view = &shown.view;
-    // A header that is too wide already decides.
+    // If the header is too wide, the rest need not be measured.
     let header: usize = view.destinations.iter().map(|party| name(party).chars().count() + 2).sum();
     if header > WIDTH || view.sources.len() > WIDTH {
         return None;
@@ -72,8 +72,8 @@ fn list(shown: &Shown<'_>) -> String {
         let sources = fold(shown.matrix, &block.sources, &shown.view.sources);
         text.push_str(&wrap(&whole(&sources), "", "  "));
         let lines: Vec<&Line> = block.lines.iter().chain(&block.none).collect();
-        // A value of more than half of the destinations is written for "everything else", at the end. If the user chose
-        // destinations, each is named.
+        // If more than half of the destinations have the same cell, it is written at the end, for "everything else". If
+        // the user chose destinations, each of them is named instead.
         let most = |line: &&&Line| line.destinations.len() * 2 > all.len();
         let rest = lines.iter().find(most).copied();
         let rest = rest.filter(|_| all.len() > 2 && shown.view.is_whole());
@@ -98,7 +98,7 @@ fn list(shown: &Shown<'_>) -> String {
     text
 }
 
-/// Names inside which lines are not broken.
+/// Joins names by commas. Lines are broken only between names.
 fn whole(names: &[String]) -> String {
     names.join(", ").replace(' ', NO_BREAK).replace(&format!(",{NO_BREAK}"), ", ")
 }

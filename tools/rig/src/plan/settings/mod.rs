@@ -22,7 +22,8 @@ pub struct Settings {
     pub outside: Vec<IpAddr>,
     /// `samples`: whether throughput and latency are measured.
     pub samples: bool,
-    /// `services`: whether the agents translate services and the way out of pods, as with `--services manx`.
+    /// `services`: whether the agents translate services, and masquerade pods that connect to the outside, as with
+    /// `--services manx`.
     pub translates: bool,
     /// `ports`: ports on which pods listen and that no container declares.
     pub ports: Vec<ExtraPorts>,

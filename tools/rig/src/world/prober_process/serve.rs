@@ -1,5 +1,5 @@
-//! The servers of a prober. On TCP a server sends its name with the client's address, and then is an echo or a sink, as the
-//! client chooses. On UDP it sends the same in answer to every datagram.
+//! The servers of a prober. On TCP a server sends its name with the client's address, and then echoes or counts the
+//! client's bytes, as the client chooses. On UDP it sends the same in answer to every datagram.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
