@@ -16,16 +16,17 @@ use crate::image::{Image, LINEAR, Path};
 use crate::model::{Decision, Direction, Family, Transport, Verdict};
 use crate::resolve::{LocalName, Stage};
 
-/// The counts of a proof, which says that an image and a judge agree in all cells.
+/// A successful proof that an image and a judge agree in all cells, as counts of what it covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Proof {
     /// The number of local endpoints.
     pub endpoints: u64,
     /// The number of cells: endpoint × stage × direction × own address × peer × packet.
     pub cells: u64,
-    /// The number of distinct comparisons among them, which were made.
+    /// The number of comparisons that were made. One comparison may cover many cells.
     pub questions: u64,
-    /// The number of peers that stand for all addresses.
+    /// The number of peer addresses that were compared: at least one from each group of addresses that are treated
+    /// alike.
     pub peers: u64,
 }
 
@@ -61,7 +62,7 @@ pub struct Counterexample {
 pub enum Depth {
     /// Each distinct comparison is made once.
     Distinct,
-    /// Every peer of every end is compared.
+    /// A comparison is made for every peer of every end.
     Every,
 }
 
@@ -126,7 +127,7 @@ struct Side<'a, E> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LocalKey {
     Unknown,
-    /// No part: the chain is already chosen.
+    /// None: the rows of the chain already include the local end.
     Known,
     /// The identity, for a chain that is evaluated rule by rule.
     Identity(Identity),
@@ -170,7 +171,7 @@ impl<J: Judge> Prover<'_, J> {
         }
     }
 
-    /// Proves one address of one side against all peers. Returns the number of cells.
+    /// Compares the decisions for one local address of `side` and all peers. Returns the number of cells.
     fn prove_address(
         &self,
         side: &Side<'_, J::LocalEnd>,

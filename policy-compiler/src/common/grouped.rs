@@ -69,8 +69,8 @@ impl Grouped {
     }
 }
 
-/// The groups that are not empty, in ascending order, each with its numbers. It suits a large number of groups if most
-/// of them are empty.
+/// The groups that are not empty, in ascending order, each with its numbers. Empty groups take no memory, so this suits
+/// a large number of groups of which most are empty.
 #[derive(Debug, Default)]
 pub(crate) struct OccupiedGroups {
     groups: Vec<u32>,
@@ -80,7 +80,7 @@ pub(crate) struct OccupiedGroups {
 }
 
 impl OccupiedGroups {
-    /// Like [`Grouped::from_pairs`]. The second numbers of the pairs are in ascending order.
+    /// Like [`Grouped::from_pairs`]. The pairs must be in ascending order of their second numbers.
     pub(crate) fn from_pairs(
         groups: usize,
         pairs: impl Iterator<Item = (u32, u32)> + Clone,

@@ -1,7 +1,7 @@
 //! The numbers that index the tables.
 
-/// The number of a predicate set, which holds all that policy can distinguish in a peer. Its meaning never changes
-/// during the life of a compiler.
+/// Identifies a predicate set: everything by which policy can distinguish one peer from another. The meaning of an
+/// identity never changes during the life of a compiler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Identity(pub u32);
 

@@ -44,22 +44,22 @@ use crate::rows::{Cells, Chains, ClassColumns, LocalPods, NewChain, RowBuilder, 
 /// The default for the number of bytes of rows and cells that an image may hold.
 pub const DEFAULT_BUDGET: usize = 64 << 20;
 
-/// Builds images, and keeps identities and counter slots for its life.
+/// Builds images. Identities and counter slots keep their meaning from one image to the next.
 #[derive(Debug)]
 pub struct Compiler {
     interner: IdentityInterner,
     pub(crate) tables: RowTables,
-    /// The number of identities that the last image used.
+    /// The number of identities in use after the last compilation from nothing.
     used: u32,
     budget: usize,
-    /// The number of images so far.
+    /// The number of images that were built so far.
     serial: u64,
     state: Option<CompileState>,
     order: PolicyOrder,
     pub(crate) closed_namespaces: ClosedNamespaces,
 }
 
-/// The compile state may grow by this many classes, plus as many as it has.
+/// When the number of classes has grown to twice the original number plus this, everything is compiled from nothing.
 const SPARE_CLASSES: usize = 1024;
 
 impl Default for Compiler {
@@ -95,10 +95,10 @@ impl Compiler {
     }
 
     /// Stores a pod's change in `image` in place, while other threads look up addresses. `image` is the last image.
-    /// `model` is the model from which it was compiled, with all changes so far and this one applied. This is possible
-    /// for a pod of another node that has only IPv4 addresses and whose predicate set already has a class in this
-    /// image. Returns `false` if a new image is needed. Until it exists, the change may be visible at only some of the
-    /// pod's addresses, and further changes are not stored.
+    /// `model` is the model from which `image` was compiled, with this change and all earlier ones applied. A change
+    /// can be stored if the pod is on another node and has only IPv4 addresses, and if its predicate set already has a
+    /// class in this image. Returns `false` if a new image is needed. Until that image exists, the change may be
+    /// visible at only some of the pod's addresses, and further changes are not stored.
     #[must_use]
     pub fn update(&mut self, image: &Image, model: &Model, change: PodChange<'_>) -> bool {
         if self.closed_namespaces.left_out.contains(change.name) {
@@ -112,8 +112,8 @@ impl Compiler {
         done.unwrap_or(false)
     }
 
-    /// Records a pod's change for the next image, and does not change the image in use. Use this for a change that
-    /// follows another one which the image in use cannot follow. `model` is the same as in [`update`](Self::update).
+    /// Records a pod's change for the next image, and does not change the image in use. Use this if an earlier change
+    /// already needs a new image. `model` is the same as in [`update`](Self::update).
     pub fn defer(&mut self, model: &Model, change: PodChange<'_>) {
         if self.closed_namespaces.left_out.contains(change.name) {
             self.state = None;
@@ -130,8 +130,8 @@ impl Compiler {
         &self.closed_namespaces.left_out
     }
 
-    /// The number of rules and of their predicates that all rows so far have tested. This is the part of the work that
-    /// grows fastest.
+    /// The work for all rows so far, as the number of tests of rules and of their predicates. This part of the work
+    /// grows fastest with the size of the policies.
     pub fn looks(&self) -> u64 {
         self.tables.builder.looks
     }
@@ -186,8 +186,8 @@ impl Compiler {
             self.closed_namespaces.review(model, local);
             share = share.saturating_pow(4);
         }
-        // The loop ends at the latest when no namespace has a share. The policies of the node's own endpoints are not
-        // bounded.
+        // `share` grows until no namespace gets any truths, and then `most` is unlimited. So the loop ends. The
+        // policies of the node's own endpoints have no limit.
         loop {
             let admitted = self.closed_namespaces.admitted(model, local).into_owned();
             let most = if share == usize::MAX { usize::MAX } else { most_truths(model) };
@@ -284,14 +284,14 @@ enum Exceeded {
 /// The inputs for an image's chains and rows.
 struct Draft {
     resolved: Resolved,
-    /// The terms that rules use of either end.
+    /// The terms that rules use for either end.
     in_use: TermsInUse,
     state: CompileState,
     /// The classes of each predicate, if they are known already.
     columns: Option<ClassColumns>,
 }
 
-/// Computes the compile state from the members, and the classes of each predicate.
+/// Computes the compile state from the members. Also returns the classes of each predicate.
 fn compile_peers(
     interner: &mut IdentityInterner,
     (model, local, most): (&Model, &BTreeSet<LocalName>, usize),
@@ -350,7 +350,7 @@ fn compile_peers(
     Ok((state, columns))
 }
 
-/// Evaluates the predicates for all members. Returns also the terms that rules use for peers.
+/// Evaluates the predicates for all members. Also returns the terms that rules use for peers.
 fn evaluate_members(
     resolved: &Resolved,
     cache: &mut ResolveCache,
@@ -360,14 +360,15 @@ fn evaluate_members(
 ) -> Result<(Predicates, MemberPredicates, TermsInUse), TooMany> {
     let mut in_use = TermsInUse::of_peers(resolved, &cache.vocabulary);
     let (predicates, of_members) = evaluate(&cache.vocabulary, &in_use, members, local, truths)?;
-    // Predicates that come into use later get numbers after those of port sets.
+    // The predicates for the ports of port sets follow those of the vocabulary. They are added to the vocabulary, so
+    // that predicates that come into use later get higher numbers.
     let of_port_sets = &predicates.all[cache.vocabulary.predicates.len()..];
     cache.vocabulary.predicates.extend_from_slice(of_port_sets);
     in_use.predicates.resize(predicates.all.len(), false);
     Ok((predicates, of_members, in_use))
 }
 
-/// Finishes the classes. Returns also the classes of each predicate, unless a class has no family.
+/// Finishes the classes. Also returns the classes of each predicate, or `None` if a class has no family.
 fn finish_classes(
     classifier: Classifier<'_>,
     predicates: usize,

@@ -38,7 +38,7 @@ impl CompileState {
             let was = self.set_predicate_set(model, name, before)?;
             let is = self.set_predicate_set(model, name, after)?;
             let [was, is] = [was, is].map(|predicate_set| self.kinds.intern(false, &predicate_set));
-            // A set that no selector in use matches has no kind, and no entry at any prefix.
+            // A set without a kind (no selector in use matches it) has no entry at any prefix.
             let gone = nets(before.filter(|_| was.is_some()));
             let come = nets(after.filter(|_| is.is_some()));
             let stay = |net: &&IpNet| was == is && gone.contains(*net) && come.contains(*net);
