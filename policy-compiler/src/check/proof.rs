@@ -60,7 +60,7 @@ pub struct Counterexample {
 /// The extent of a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// Each distinct comparison is made once.
+    /// One comparison is made for all peers that neither the judge nor the image distinguishes.
     Distinct,
     /// A comparison is made for every peer of every end.
     Every,
@@ -208,7 +208,7 @@ impl<J: Judge> Prover<'_, J> {
     ) -> Result<(), Box<Counterexample>> {
         let image = self.image;
         let (local, other) = (image.identity(own), image.identity(peer));
-        // This is an endpoint without tables, for which nothing passes.
+        // The path for an endpoint without tables: nothing passes.
         let unknown = Path::unknown(side.direction);
         let linear = side.chain.is_some_and(|chain| image.is_linear(chain));
         let answers = self.judge.judge(&side.end, own, peer, transports);

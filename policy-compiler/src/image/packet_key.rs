@@ -55,7 +55,7 @@ impl PacketKey {
     /// The value that a line divides: the key, or the source port.
     #[inline]
     pub(super) const fn key(self, line: Target) -> u32 {
-        // A line by source port takes the upper half.
+        // For a line by source port, this shifts the upper half down.
         (self.key_and_source >> ((line.0 & SOURCE) / (SOURCE / u32::BITS))) as u32
     }
 }

@@ -28,12 +28,12 @@ const SPARE: u32 = 65_536;
 /// The key of a predicate: a number that no other predicate ever gets.
 pub(crate) type PredicateKey = u64;
 
-/// The numbers of identities, for the life of a compiler.
+/// Assigns identities to keys, for the life of a compiler.
 #[derive(Debug)]
 pub(crate) struct IdentityInterner {
     predicate_keys: AHashMap<Predicate, PredicateKey>,
     next_key: PredicateKey,
-    /// The index of each identity, counted from the first one, found by its key.
+    /// Finds the index of an identity, counted from `first`, by its key.
     identities: IndexTable,
     /// The keys, one after another. A key is the length of the predicate set and its predicate keys in ascending order,
     /// followed by the same for the set without endpoints.
@@ -123,7 +123,7 @@ impl IdentityInterner {
         }
     }
 
-    /// Forgets every key if there are many more numbers than the `used` ones that the last image needed.
+    /// Forgets every key if many more identities have been assigned than the `used` identities that are still in use.
     pub(crate) fn forget_if_sparse(&mut self, used: u32) {
         if self.taken() > used.saturating_mul(4).saturating_add(SPARE) {
             self.forget(self.taken());
@@ -135,7 +135,8 @@ impl IdentityInterner {
         self.ends.len() as u32
     }
 
-    /// Forgets every key. The first `taken` numbers are not assigned again; nothing may have used the others.
+    /// Forgets every key. The first `taken` identities since the last time are never assigned again. Later ones are, so
+    /// the caller ensures that nothing has used them.
     pub(crate) fn forget(&mut self, taken: u32) {
         let first = self.first + taken;
         let predicate_keys = std::mem::take(&mut self.predicate_keys);

@@ -17,14 +17,14 @@ pub(crate) type MemberKindId = u32;
 #[derive(Debug, Default)]
 pub(crate) struct MemberKinds {
     known: [AHashMap<PredicateSet, MemberKindId>; 2],
-    /// Whether the members are endpoints, and their predicate set.
+    /// For each kind, whether its members are endpoints, and their predicate set.
     pub(super) all: Vec<(bool, PredicateSet)>,
     /// The total length of the predicate sets of all kinds.
     pub(crate) truths: usize,
 }
 
 impl MemberKinds {
-    /// The kind of a member. `None` for an empty predicate set, because no policy here can notice such a member.
+    /// The kind of a member. `None` for an empty predicate set, because such a member affects no policy here.
     pub(crate) fn intern(
         &mut self,
         is_endpoint: bool,
