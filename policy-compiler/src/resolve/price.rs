@@ -18,7 +18,7 @@ use super::size::PricedSizes;
 use crate::common::Pinned;
 use crate::model::Model;
 
-/// A rule and its terms cost this many times as much as their use in one more list.
+/// The cost of a policy that does not depend on the number of lists, in multiples of the cost of its use in one list.
 const OF_POLICY: usize = 8;
 
 impl ResolvedList {
@@ -29,8 +29,8 @@ impl ResolvedList {
 }
 
 impl Resolved {
-    /// The price of the endpoints of each namespace. A policy that has a namespace selects only endpoints of that
-    /// namespace.
+    /// The price of each namespace, added up over the namespace's local endpoints. A policy that has a namespace
+    /// selects only endpoints of that namespace.
     pub(crate) fn prices(&self, model: &Model) -> BTreeMap<&str, usize> {
         let mut prices = BTreeMap::new();
         let mut listed = vec![false; self.lists.len()];
@@ -48,7 +48,8 @@ impl Resolved {
                     let sizes: usize = new.map(|it| it.size.saturating_mul(OF_POLICY)).sum();
                     *price = price.saturating_add(sizes).saturating_add(all);
                 }
-                // Replicas of one pod share one set of rows, unless the list uses more of them than their ports.
+                // Replicas of one pod (with equal labels and named ports) share one set of rows if the list uses no
+                // local predicate other than named ports.
                 let differs = of_local > 0
                     && model.endpoints.get(&**name).is_none_or(|pod| {
                         !list.local.predicates.is_empty()
