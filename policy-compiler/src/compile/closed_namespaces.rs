@@ -1,8 +1,8 @@
-//! Chooses the local endpoints that are compiled, if the policies of all endpoints together have too many rules or too
-//! many truths (many sets with one address, or many selectors with one pod). The endpoints of one namespace are
-//! compiled together or not at all. The namespaces with the smallest policies come first, so that large policies of
-//! other namespaces cost them nothing. The node's own endpoints always stay. An endpoint that is left out gets no
-//! tables: nothing passes for it.
+//! Chooses the namespaces whose local endpoints are compiled, if the policies of all endpoints together are too
+//! expensive: they have too many rules, or too many predicates are true of the same addresses or pods (*truths*). The
+//! endpoints of one namespace are compiled together or not at all. Namespaces with the smallest policies are chosen
+//! first, so that large policies of other namespaces do not affect them. The node's own endpoints always stay. An
+//! endpoint that is left out gets no tables: nothing passes for it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

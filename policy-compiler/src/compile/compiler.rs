@@ -6,18 +6,20 @@
 //! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: addresses cost O(E log E), and
 //! there are at worst O(S·P) selector matches. A selector is matched only with members that have the namespace or label
 //! that it requires. A chain has one row for each set of classes that its own predicates do not distinguish. Policies
-//! are looked up by namespace and by a label that they require, so they are never all read. The rows of one chain look
-//! at a bounded number of rules, where each alternative of a rule counts. The bound is four million, plus 16 for each
-//! rule, for each predicate that a rule has for peers, and for each predicate of a row. All chains of a node together
-//! look at most at four times the number for the largest chain ([`Compiler::looks`] counts them).
+//! are looked up by namespace and by a label that they require, so no lookup reads all policies. The number of tests of
+//! rules for the rows of one chain is bounded, where each alternative of a rule counts as a rule. The bound is four
+//! million, plus 16 for each rule, for each predicate that a rule has for peers, and for each predicate of a row. All
+//! chains of a node together may take four times the bound of the largest chain. [`Compiler::looks`] is the number of
+//! tests so far.
 //!
 //! The compiler also counts how often a predicate is true of a member or of an address, and counts the rules of
-//! policies that have a namespace. Both numbers are bounded. If the policies of a node exceed one of the bounds, some
+//! policies that have a namespace. Both counts are bounded. If the policies of a node exceed one of the bounds, some
 //! namespaces get no tables for their local endpoints ([`Compiler::left_out`]).
 //!
-//! **Memory and time.** A chain whose rows exceed the budget of bytes or of looks is evaluated rule by rule, which is
+//! **Memory and time.** A chain whose rows exceed the budget of bytes or of tests is evaluated rule by rule, which is
 //! slower but gives the same verdicts. [`Counts::linear`](crate::image::Counts) is the number of such chains. The most
-//! expensive chains come last. Each takes half of the remaining budget, so that they cost the other chains nothing.
+//! expensive chains come last. Each of them may take half of the remaining budget of bytes. So they take nothing from
+//! the other chains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
@@ -140,9 +142,10 @@ impl Compiler {
     /// the model gets no tables.
     ///
     /// The address tables of the last image are reused if none of their inputs has [changed](crate::model::Tracked).
-    /// This requires that since then only policies, tiers, failsafe ports and network sets have changed. Pods may have
-    /// changed only by [`update`](Self::update) and [`defer`](Self::defer). Local endpoints may have been added or
-    /// removed only if they are pods. Only selectors and CIDRs may have come into use as predicates.
+    /// They can be reused if only the following has changed since that image. Policies, tiers, failsafe ports and
+    /// network sets may have changed in any way. Pods may have changed only by [`update`](Self::update) and
+    /// [`defer`](Self::defer). Local endpoints may have been added or removed only if they are pods. Only selectors and
+    /// CIDRs may have come into use as predicates.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
         let admitted = self.closed_namespaces.admitted(model, local);
         let draft = match self.compile_delta(model, &admitted) {

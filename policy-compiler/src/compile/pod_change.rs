@@ -3,8 +3,8 @@
 //! The identity of an address depends on the kinds of members that have it and on its atom. So the change of such a pod
 //! changes a few cells of the address map and nothing else, provided that the image has a class for the predicate set
 //! of each of its addresses. Workers see a stored identity at their next lookup. Flows store identities; a flow that
-//! finds another identity is decided again. Every other change needs a new image. The addresses that such a change
-//! touches are recorded for it.
+//! finds another identity is decided again. Every other change needs a new image. Until then, the addresses that such a
+//! change touches are recorded.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,7 +1,7 @@
 //! The number of truths of a compilation. A truth is one predicate that is true of one member, or of the addresses of
 //! one class. A compilation takes time and memory in proportion to the number of truths. This number may grow with the
-//! square of the size of policies and network sets: if each of many sets contains the whole world, each set is true of
-//! each of many addresses.
+//! square of the size of policies and network sets: if each of many sets contains all addresses, the predicate of each
+//! set is true of every address.
 
 use crate::model::Model;
 
