@@ -19,11 +19,11 @@ pub struct Settings {
     pub rounds: usize,
     /// The number of packets in one run of the pipeline.
     pub packets: u64,
-    /// The number of objects that change, one after the other.
+    /// The number of changes that are measured, one after the other, in rows that measure changes of objects.
     pub changes: usize,
     /// The number of Services.
     pub services: usize,
-    /// The divisor of the number of BGP peers, or of their prefixes: one in this many is used.
+    /// The number of BGP peers, or of their prefixes, is divided by this.
     pub bgp_part: u32,
     /// The number of rules in each of the two policies, besides the one that allows the traffic, and in the kernel's
     /// filters.

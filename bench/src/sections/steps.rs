@@ -1,5 +1,4 @@
-//! Rows whose result is produced in several steps. Each step is timed, and so are all of them
-//! together.
+//! Rows that measure a computation in several steps. Each step has a figure, and their sum has one.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use crate::report::figures::Figure;
 use crate::report::goal::Goal;
 use crate::run::{ListedRow, Run};
 
-/// The number of times that the result is produced.
+/// The number of times that the computation is made.
 const TIMES: usize = 5;
 
 /// The time of each step.

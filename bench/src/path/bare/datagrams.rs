@@ -1,8 +1,8 @@
 //! The port of a bare forwarder to another node: UDP datagrams.
 //!
 //! A packet from a pod's TUN is sent unchanged, in datagrams that the kernel cuts at the MTU, and is written to the
-//! other pod's TUN. The only header is the virtio header, which says how to cut the packet, and no decision is made. No
-//! tunnel with these devices and system calls can be faster.
+//! other pod's TUN. The only header is the virtio header, which says how the receiver may cut the packet. The forwarder
+//! makes no decision. No tunnel with these devices and system calls can be faster.
 
 use std::fs::File;
 use std::io;

@@ -72,10 +72,10 @@ impl Kind {
 const IP: usize = 20;
 const TCP: usize = 20;
 const UDP: usize = 8;
-/// The number of payload bytes of a first fragment after the UDP header, and of the last fragment. Both packets have
-/// the same length.
+/// The number of payload bytes after the UDP header of a first fragment, and the number in the last fragment, which has
+/// no UDP header. Both packets have the same length.
 const FRAGMENTS: [usize; 2] = [16, 24];
-/// The number of payload bytes of a super-packet, and of each of its segments.
+/// For each kind of super-packet, its number of payload bytes, and the number in each of its segments.
 const TINY_TCP: (usize, u16) = (480, 1);
 const TINY_UDP: (usize, u16) = (64, 1);
 const WHOLE: (usize, u16) = (45 * 1440, 1440);
@@ -96,7 +96,8 @@ pub(super) struct Packets {
     kind: Kind,
     /// The number of bytes in front of each IP header.
     front: usize,
-    /// The sum of each packet's IP header with identification 0, from which a fragment's checksum follows.
+    /// For each packet, the sum over its IP header without checksum and identification. The checksum of a fragment is
+    /// computed from it.
     sums: Vec<u32>,
     /// The number of packets that have been made so far.
     made: u32,

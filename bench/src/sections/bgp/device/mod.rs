@@ -23,7 +23,7 @@ pub(super) use usage::Usage;
 
 /// The longest time until speakers listen.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Processes count as finished with their work when they have used almost no processor time for this long.
+/// When the processes have used almost no processor time for this long, their work counts as finished.
 const STILL: Duration = Duration::from_millis(250);
 /// The processor time that counts as almost none.
 const NEXT_TO_NONE: Duration = Duration::from_millis(3);
@@ -126,7 +126,7 @@ impl Device {
         all.try_fold(Usage::default(), |sum, it| Ok(sum.with(it?)))
     }
 
-    /// Waits until the processes have finished their work, and returns the time when they had. `meanwhile` is called
+    /// Waits until the processes have finished their work, and returns the time when they finished. Calls `meanwhile`
     /// repeatedly.
     pub(super) fn until_still(
         &self,
@@ -155,7 +155,7 @@ impl Device {
     }
 }
 
-/// The arguments with which this program becomes another one that ends with it.
+/// The arguments with which this program starts itself and then becomes `program`, which ends with its parent.
 fn within(program: Vec<String>) -> Vec<String> {
     let words = [WITHIN, "--"].map(str::to_owned);
     words.into_iter().chain(program).collect()
