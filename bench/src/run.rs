@@ -108,7 +108,8 @@ pub struct Run {
     pub report: Report,
     /// The progress that the user sees.
     pub progress: Progress,
-    /// Why the bench could not enter its namespaces. `None` if it is in them. Rows with devices need them.
+    /// Why the bench could not enter its namespaces. `None` if it has entered them. Rows with devices need the
+    /// namespaces.
     pub no_namespaces: Option<String>,
     /// The folder of the results.
     pub output: PathBuf,

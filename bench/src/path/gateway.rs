@@ -65,7 +65,7 @@ impl Gateway {
         text.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// A path from a pod to a host outside. The program runs on the core of an agent's worker.
+    /// A path from a pod to a host outside. The program runs on the core on which an agent's worker would run.
     pub fn path(self, cores: Cores) -> Result<ProcessPath, Error> {
         let folder = namespaces::temporary_folder()?;
         let node = named_namespace(folder.path(), "node")?;

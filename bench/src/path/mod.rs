@@ -1,4 +1,4 @@
-//! Paths: two ends that can reach each other, the way of packets between them, and the traffic over them.
+//! Paths: two ends that can reach each other, the program that carries packets between them, and the traffic.
 //!
 //! - [`ends`]: the trait [`Path`](ends::Path), which is implemented for each way of carrying packets;
 //! - [`kernel`] (and [`filter`]): kernel routing and kernel VXLAN devices, with packet filters or without;

@@ -1,4 +1,4 @@
-//! The figures of a run. The names and the order of the fields are those of `results.json`.
+//! The figures of a run. The fields have the same names and order in `results.json`.
 
 use std::time::Duration;
 

@@ -95,7 +95,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Adds a shape's figures, given by length.
+/// Adds the figures of a shape. `measured` has one entry for each length.
 fn add(run: &mut Run, shape: &Shape, measured: &[Measured]) -> Result<(), Error> {
     let row = shape.name;
     let compiled: Vec<f64> = measured.iter().map(|it| it.compiled).collect();

@@ -11,9 +11,9 @@ use crate::resolve::{LocalName, Stage};
 
 /// Judges packets at local endpoints, and states which facts it uses.
 ///
-/// The law on which a proof rests: the judge treats ends with one [`Key`](Self::Key) and peers with one
-/// [`AddressClass`](Self::AddressClass) alike. It also treats all packets between the [bounds](Self::bounds) alike, and
-/// all peers between the [atoms](Self::atoms).
+/// A proof relies on this law. The judge returns the same results for two ends with equal [keys](Self::Key), for two
+/// peers with equal [classes](Self::AddressClass), for two peers in the same [atom](Self::atoms), and for two packets
+/// with no [bound](Self::bounds) between them.
 pub trait Judge {
     /// An endpoint at a stage and in a direction.
     type LocalEnd;
@@ -25,8 +25,8 @@ pub trait Judge {
     /// The local end for this endpoint, stage and direction. It exists even if the judge does not know the endpoint.
     fn local_end(&self, endpoint: &LocalName, stage: Stage, direction: Direction)
     -> Self::LocalEnd;
-    /// The addresses of the end. If the end may have any address, the result is `peers`: one example for each group of
-    /// addresses that are treated alike.
+    /// The addresses of the end. If the end may have any address, the result is `peers`: one example from each group of
+    /// addresses that are treated in the same way.
     fn addresses(&self, end: &Self::LocalEnd, peers: &Witnesses) -> BTreeSet<IpAddr>;
     /// The prefixes at which the treatment of peers changes for these ends.
     fn atoms(&self, ends: &[&Self::LocalEnd]) -> Atoms;

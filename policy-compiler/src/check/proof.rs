@@ -2,9 +2,9 @@
 //! side distinguishes. There is a [witness](super::Witnesses) for every atom, so the comparison is a proof and not a
 //! sample.
 //!
-//! The atoms are those of the judge and the image together, so that neither can hide a boundary from the other. Each
-//! distinct comparison is made once. Ends and peers count as one if the judge does not distinguish them and the image
-//! looks them up in the same place.
+//! The atoms are those of the judge and the image together, so that neither can hide a boundary from the other. A
+//! comparison is not repeated: if the judge does not distinguish two ends or two peers, and the image looks them up in
+//! the same place, only the first is compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,8 +25,8 @@ pub struct Proof {
     pub cells: u64,
     /// The number of comparisons that were made. One comparison may cover many cells.
     pub questions: u64,
-    /// The number of peer addresses that were compared: at least one from each group of addresses that are treated
-    /// alike.
+    /// The number of peer addresses that were compared: at least one from each group of addresses that are treated in
+    /// the same way.
     pub peers: u64,
 }
 

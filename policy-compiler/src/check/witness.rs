@@ -1,4 +1,4 @@
-//! Witnesses: packets that stand for all packets.
+//! Witnesses: example packets and addresses, one from each group that is treated in the same way.
 //!
 //! Policy does not distinguish two addresses that belong to the same members and the same nets, nor two ports between
 //! the same boundaries. So the header space consists of finitely many atoms. There is a witness on both sides of every
@@ -89,13 +89,13 @@ pub struct Atoms(BTreeMap<IpNet, PrefixEntry>);
 /// The members at a prefix, and whether (`bound`) a rule names the prefix.
 #[derive(Debug, Clone, Default)]
 struct PrefixEntry {
-    /// One number for each member. The judge treats members with equal numbers alike.
+    /// One number for each member. The judge does not distinguish members with equal numbers.
     members: Vec<u32>,
     bound: bool,
 }
 
 impl Atoms {
-    /// Adds a member with the addresses in `net`. The judge treats members with equal numbers alike.
+    /// Adds a member with the addresses in `net`. The judge must not distinguish members with equal numbers.
     pub fn member(&mut self, net: IpNet, number: u32) {
         self.0.entry(net.trunc()).or_default().members.push(number);
     }

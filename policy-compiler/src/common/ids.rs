@@ -6,7 +6,7 @@
 pub struct Identity(pub u32);
 
 impl Identity {
-    /// The identity of an address that the tables do not know well enough. It is always denied, as the peer and as the
+    /// The identity of an address about which the tables know too little. It is always denied, as the peer and as the
     /// local end.
     pub const UNKNOWN: Self = Self(0);
 }

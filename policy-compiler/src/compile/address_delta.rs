@@ -1,6 +1,6 @@
 //! The delta of addresses: the addresses whose predicate sets changed since the last image, and their new identities.
 //!
-//! The deltas of predicates and of sets use it; the comments of their modules state what they gain.
+//! The other deltas use it. The comments of their modules say how much time this saves.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use crate::prefix_map::{MAX_VALUE, PrefixMap, lies_in};
 /// more of them, a rebuild is cheaper.
 const MOST_PREFIXES: usize = 1024;
 
-/// The touched addresses.
+/// The touched addresses: those whose predicate sets may differ from the last image.
 #[derive(Debug, Default)]
 pub(crate) struct AddressDelta {
     pub(crate) hosts: BTreeSet<IpAddr>,
@@ -49,7 +49,7 @@ impl AddressDelta {
     }
 }
 
-/// The address tables of the next image, while they are built.
+/// The unfinished address tables of the next image.
 struct PeersDraft {
     before: Arc<PeerTables>,
     prefixes: PrefixMap,
@@ -233,7 +233,7 @@ impl CompileState {
         Ok(identity)
     }
 
-    /// Updates the predicate sets of the touched local pods, and creates those of new ones.
+    /// Updates the predicate sets of the touched local pods, and computes the predicate sets of new local pods.
     fn update_local_pods(
         &mut self,
         model: &Model,

@@ -91,7 +91,7 @@ impl Compiler {
     }
 
     /// Forgets the decisions that have these slots, and frees the slots for other decisions. The caller ensures that no
-    /// image with these slots is in use, and that nothing counts at them any longer.
+    /// image with these slots is in use, and that no thread increments their counters any longer.
     pub fn release(&mut self, slots: &BTreeSet<u32>) {
         self.tables.release(slots);
     }

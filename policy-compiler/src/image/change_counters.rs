@@ -22,8 +22,8 @@ impl ChangeCounters {
         (address.wrapping_mul(0x9e37_79b9) >> (u32::BITS - COUNTERS.ilog2())) as usize
     }
 
-    /// The sum of the counts of two addresses. It only grows (and may wrap around). A caller that reads it before it
-    /// looks up an address notices every later change that is counted.
+    /// The sum of the counts of two addresses. The sum only grows (and may wrap around). If a caller reads the sum
+    /// before it looks up an address, every later change of the address changes the sum.
     #[inline]
     pub(crate) fn sum(&self, addresses: [u32; 2]) -> u32 {
         let counters = &*self.0;

@@ -69,7 +69,7 @@ impl Image {
         self.alike.get_or_init(|| self.classes_alike()).get(self.class(identity)?).copied()
     }
 
-    /// For each class, the first class that counts as the same: see [`class_of`](Self::class_of).
+    /// For each class, the class that represents it: see [`class_of`](Self::class_of).
     fn classes_alike(&self) -> Box<[u32]> {
         let predicates = &self.peers.predicates.all;
         let is_net =

@@ -1,7 +1,7 @@
 //! Rows in the form that lookups read: targets lead from one cache line to the next until a path is reached.
 //!
-//! For each table of protocols, a row has a target: a path, or a line that divides keys or source ports. A line divides
-//! them into up to ten intervals, a leaf into up to seventeen, and a tree of lines and leaves into any number.
+//! For each table of protocols, a row has a target: a path, or a line that divides keys or source ports. A line has up
+//! to ten intervals, a leaf up to seventeen, and a tree of lines and leaves any number.
 //!
 //! A packet without a key gets a separate key, [`NO_KEY`], which comes after all others.
 
@@ -25,7 +25,8 @@ pub(crate) const STEPS: usize = 11;
 /// All rows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lines {
-    /// The targets, by table and then by row. Most packets are of one protocol, so lookups keep one table in the cache.
+    /// The targets, by table and then by row. Most packets are of one protocol, so most lookups read the same table,
+    /// which stays in the CPU's cache.
     pub(crate) rows: [Vec<Target>; TABLES],
     pub(crate) all: Vec<Line>,
     pub(crate) leaves: Vec<Leaf>,

@@ -1,4 +1,4 @@
-//! The tables that lead from an address to its class. Consecutive images share them if only policies changed.
+//! The tables that lead from an address to its class. The next image shares them if only policies have changed.
 
 use std::sync::Arc;
 

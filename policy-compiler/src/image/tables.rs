@@ -36,7 +36,7 @@ pub struct Counts {
     /// The number of chains that are evaluated rule by rule, because the local end's predicates differ between its
     /// addresses, or because the rows exceed the budget.
     pub linear: usize,
-    /// The number of predicates over peers.
+    /// The number of predicates in the address tables.
     pub predicates: usize,
     /// The number of distinct rows.
     pub rows: usize,

@@ -37,7 +37,7 @@ pub struct Model {
     pub profiles: Tracked<BTreeMap<String, Arc<Profile>>>,
     /// Ports that host endpoint policy never closes.
     pub failsafe: Failsafe,
-    /// Addresses of pods that are not valid and that no other pod has. All traffic to and from them is denied.
+    /// The addresses of invalid pods, unless a valid pod has the address too. All traffic to and from them is denied.
     pub unknown: Tracked<BTreeSet<IpAddr>>,
 }
 

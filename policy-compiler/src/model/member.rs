@@ -130,7 +130,7 @@ pub struct LabelView<'m> {
     pub service_account: Option<(&'m str, Option<&'m Labels>)>,
     /// Whether it is a pod.
     pub pod: bool,
-    /// The labels of each of its profiles.
+    /// The labels that it inherits from its profiles, for each profile with labels.
     pub inherited: &'m [Arc<Labels>],
 }
 

@@ -252,8 +252,8 @@ pub struct RuleEnd {
     pub entities: Option<Vec<Entity>>,
     /// The port is one of these. An empty list means every packet, even one without ports.
     pub ports: Vec<PortMatch>,
-    /// The port is none of these. A packet of a protocol without ports has none of them, while a later fragment may
-    /// have any of them.
+    /// The port is none of these. A packet of a protocol without ports has no port, so it may match. A later fragment
+    /// may have any port, so it does not match.
     pub not_ports: Vec<PortMatch>,
 }
 

@@ -142,8 +142,8 @@ impl Addresses {
         Ok(PrefixIdentities { v4, v6 })
     }
 
-    /// The occupants of a network and of all larger prefixes around it. If `here` is given, it replaces the member
-    /// kinds of a single address, but not those of a larger prefix.
+    /// The occupants of a network and of all larger prefixes around it. If `here` is given and `net` is a single
+    /// address, `here` replaces the kinds of the members at exactly this address.
     pub(crate) fn occupants(&self, net: IpNet, here: Option<&[MemberKindId]>) -> Occupants {
         match net {
             IpNet::V4(net) => self.v4.occupants(v4(net), here),

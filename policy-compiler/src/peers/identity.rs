@@ -21,8 +21,8 @@ use crate::common::{Identity, IndexTable};
 use crate::prefix_map::MAX_VALUE;
 use crate::resolve::Predicate;
 
-/// The number of unused identities that are kept, in addition to three times those in use. The same holds for unused
-/// predicates.
+/// All identities are forgotten when more have been assigned than four times those in use, plus this. The same holds
+/// for the keys of predicates.
 const SPARE: u32 = 65_536;
 
 /// The key of a predicate: a number that no other predicate ever gets.
@@ -92,7 +92,7 @@ impl IdentityInterner {
         predicate_keys: &[PredicateKey],
     ) -> Identity {
         let Self { identities, keys, ends, first, .. } = self;
-        // The key is appended to the others, and is removed again unless it is new.
+        // The key is appended to `keys`. If it turns out to be known, it is removed again.
         let start = keys.len();
         for set in sets {
             keys.push(set.len() as PredicateKey);
@@ -135,8 +135,8 @@ impl IdentityInterner {
         self.ends.len() as u32
     }
 
-    /// Forgets every key. The first `taken` identities since the last time are never assigned again. Later ones are, so
-    /// the caller ensures that nothing has used them.
+    /// Forgets every key. The first `taken` identities since the last time are never assigned again. Later ones may be
+    /// assigned again, so the caller ensures that nothing has used them.
     pub(crate) fn forget(&mut self, taken: u32) {
         let first = self.first + taken;
         let predicate_keys = std::mem::take(&mut self.predicate_keys);

@@ -1,5 +1,5 @@
 //! Kinds of members. Two members are of one kind if no policy here distinguishes them: they have the same predicate
-//! set, and both or neither are endpoints.
+//! set, and both are endpoints or both are not.
 
 use std::sync::Arc;
 
@@ -85,8 +85,9 @@ impl MemberKinds {
         [set, around]
     }
 
-    /// The predicate set of a local endpoint at one of its addresses: its own predicates, those of the atom, and those
-    /// of members that are not endpoints. Other endpoints with the same address do not count.
+    /// The predicate set of a local endpoint at one of its addresses: its own predicates, the predicates of the atom,
+    /// and those of members with this address that are not endpoints. Predicates of other endpoints with this address
+    /// do not count.
     pub(crate) fn local_predicate_set(
         &self,
         own: &[PredicateId],

@@ -130,8 +130,8 @@ impl<P: Prefix> Prefixes<P> {
         Self { all, lengths: lengths.collect() }
     }
 
-    /// The occupants of a prefix and of all larger prefixes around it. If `here` is given, it replaces the member kinds
-    /// of exactly this prefix, provided that the prefix is a host.
+    /// The occupants of a prefix and of all larger prefixes around it. If `here` is given and the prefix is a single
+    /// address, `here` replaces the kinds of the members at exactly this prefix.
     pub(super) fn occupants(&self, of: P, here: Option<&[MemberKindId]>) -> Occupants {
         let mut occupants = Occupants::default();
         for length in self.lengths.range(..=of.length()) {

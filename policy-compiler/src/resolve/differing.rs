@@ -55,7 +55,7 @@ impl ResolvedList {
         Some(differing)
     }
 
-    /// The steps, indexed by the predicate that they require of the peer.
+    /// The index of the steps, by the predicate that they require of the peer. It is built at first use.
     pub(crate) fn index(&self) -> &StepIndex {
         self.index.get_or_init(|| StepIndex::from_steps(&self.steps, &self.peer))
     }

@@ -172,7 +172,7 @@ impl PolicyOrder {
         Some(changes)
     }
 
-    /// The policies that were removed or changed, and those that were added or changed.
+    /// Two lists: the policies that were removed or changed, and the policies that were added or changed.
     fn differences(&self, model: &Model) -> (Vec<Arc<PolicyName>>, Vec<OwnedPolicy>) {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         let here = |namespace: &str| self.namespaces.contains(namespace);

@@ -31,11 +31,11 @@ pub(super) fn size(steps: &[Step], terms: &[Terms; 2], vocabulary: &Vocabulary) 
     1 + of_terms.sum::<usize>() + steps.iter().map(Step::size).sum::<usize>()
 }
 
-/// The sizes of those policies of a list that have a price.
+/// The total sizes of the policies of a list that have a price.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PricedSizes {
     pub(super) all: usize,
-    /// The size of those policies whose rules test the endpoint itself.
+    /// The part for the policies whose rules test the local endpoint itself.
     pub(super) of_local: usize,
 }
 

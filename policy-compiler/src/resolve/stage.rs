@@ -18,7 +18,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// The stages of a host endpoint, in the order in which an arriving packet meets them.
+    /// The stages of a host endpoint, in the order in which an arriving packet passes them.
     pub const OF_HOST: [Self; 4] = [Self::Untracked, Self::PreDnat, Self::Forward, Self::Host];
 
     pub(super) fn includes(self, hook: Hook, direction: Direction) -> bool {

@@ -1,8 +1,8 @@
 //! The row builder: it builds the rows of a plan, and the paths to which they lead.
 //!
-//! The gain: the site of `docs/performance.md` compiles from nothing in 48 ms (goal 50), with a second thread and with
-//! rows that are merged from the results of single groups of rules. It took 95 ms before these and some smaller changes
-//! (`docs/experiments.md`).
+//! The gain: the site of `docs/performance.md` compiles from nothing in 48 ms (goal 50). It took 95 ms without the
+//! second thread, without the merging of rows from the results of groups of rules, and without some smaller
+//! improvements (`docs/experiments.md`).
 
 use std::ops::Range;
 use std::sync::Arc;

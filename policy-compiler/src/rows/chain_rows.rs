@@ -1,8 +1,8 @@
 //! The rows of one chain.
 //!
 //! The rules of a row form *groups*: one group of the rules that require no predicate of the peer, and for each
-//! predicate a group of the rules that require it. The matches of a single group are kept for further rows. `builder`
-//! states the gain.
+//! predicate a group of the rules that require it. The matches of a single group are kept for further rows. The comment
+//! of `builder` says how much time this saves.
 
 use super::decide::decide;
 use super::first_match::{FirstMatch, FirstMatches};
@@ -105,7 +105,7 @@ pub(super) struct ChainRowBuilder<'a, 'd> {
     /// nothing was precomputed.
     many: bool,
     families: [FamilySteps<'a>; 2],
-    /// The paths for packets, by the first rule that matches them.
+    /// The paths of packets, by the first rule that matches the packet.
     paths: FirstPaths,
     scratch: &'d mut ChainScratch,
 }

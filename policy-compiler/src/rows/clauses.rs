@@ -1,5 +1,5 @@
-//! The clauses of a chain: the alternatives of its rules, indexed by the predicates of a peer that they require or
-//! exclude.
+//! The clauses of a chain: the alternatives of its rules, with an index by the predicates that a clause requires of the
+//! peer or excludes.
 
 use ahash::AHashMap;
 

@@ -1,10 +1,10 @@
 //! The row interner: it stores equal rows once, and equal lines of different rows once.
 //!
 //! The intervals that a tree of lines divides determine the tree. The intervals and targets of a line determine the
-//! line. So equal intervals lead to one target, from the leaves up, and rows are equal if their targets are equal.
+//! line. So equal intervals always get the same target, and two rows are equal if their targets are equal.
 //!
-//! The gain: the tables of the site take 4.8 MB (goal 16) and mostly fit the caches, which a random lookup of 30 ns
-//! requires (`docs/performance.md`).
+//! The gain: the tables of the site of `docs/performance.md` take 4.8 MB (goal 16), so they mostly fit the CPU's
+//! caches. Without this, a random lookup could not take only 30 ns.
 
 use crate::common::{IndexTable, PathId};
 use crate::image::{Interval, LEAF_WIDTH, Leaf, Line, Lines, NO_KEY, Row, Target, WIDTH};

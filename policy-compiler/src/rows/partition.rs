@@ -40,7 +40,8 @@ impl ClassColumns {
 /// The value for a class that is in no part yet.
 const NO_PART: u32 = u32::MAX;
 
-/// The peers for which rows are built: their family, and those predicates of the chain that are true of them.
+/// The groups of peers for which rows are built. For each group: the family, and those predicates of the chain that are
+/// true of the group's peers.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(super) all: Vec<(Family, usize)>,

@@ -1,5 +1,5 @@
-//! The row plan: which rows have to be built. A chain needs one row for each distinct set of its predicates that are
-//! true of some class.
+//! The row plan: which rows have to be built. For each class, some of the chain's predicates are true. The chain needs
+//! one row for each distinct set of such predicates.
 //!
 //! The gain: a changed policy costs only the rows of the classes that its rules may match, not those of all classes. In
 //! the cluster of `docs/performance.md`, such a change takes 3.0 ms (goal 5), and a whole compilation takes 31 ms.

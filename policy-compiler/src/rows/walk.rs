@@ -1,4 +1,4 @@
-//! The rows of a chain in which many rules meet many peers.
+//! Builds the rows of a chain in which many rules may match many peers.
 //!
 //! The builder of rows (`chain_rows`) collects the rules of each row. This takes *n*² steps if *n* rules may match each
 //! of *n* peers. An example is *n* rules that match all addresses except one network, each with another network. The

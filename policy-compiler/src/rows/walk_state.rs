@@ -114,7 +114,7 @@ impl WalkState {
         1 + wanting.len() + excluding.len()
     }
 
-    /// Adds a clause to the active ones, or removes it from them.
+    /// Adds a clause to the active clauses, or removes it if it is active.
     fn flip(&mut self, clause: u32, clauses: &Clauses<'_>, hashes: &[RandomState; 2]) {
         let active = &mut self.active[clauses.all[clause as usize].group as usize];
         if active.contains(clause) {

@@ -64,7 +64,7 @@ impl Work {
         self.left = self.left.saturating_sub(steps);
     }
 
-    /// Returns `None` if all rows together take more bytes than they may.
+    /// Returns `None` if all rows together take `bytes` bytes and this exceeds the bound.
     pub(super) fn fits(&self, bytes: usize) -> Option<()> {
         (bytes <= self.bytes).then_some(())
     }

@@ -125,7 +125,7 @@ impl Cluster {
     /// The namespace of the attacker, and the addresses that it attacks.
     ///
     /// # Errors
-    /// Returns an error if the cluster has no attacker because its [shape](Shape::attack) does not ask for one.
+    /// Returns an error if the cluster has no attacker because its [shape](Shape::attack) has none.
     pub fn attack(&self) -> Result<Attack, Error> {
         let address = |name: &str| match self.others.get(name).map(|end| end.address) {
             Some(IpAddr::V4(address)) => Ok(address),

@@ -66,7 +66,7 @@ impl Shape {
         }
     }
 
-    /// The way by which the agents translate the sender's packets, if they do.
+    /// The way by which the agents translate the sender's packets. `None` if they do not translate them.
     pub const fn way(&self) -> Option<Way> {
         match self.translation {
             Translation::Used(way) => Some(way),

@@ -150,7 +150,7 @@ fn measure_once(run: &Run, kind: Kind, scenario: &Scenario) -> Result<Found, Err
     ])
 }
 
-/// Waits until all tables are complete, and returns the time when they were.
+/// Waits until all tables are complete, and returns the time when they became complete.
 fn whole(device: &mut Device, peers: &mut Peers, scenario: &Scenario) -> Result<Instant, Error> {
     let whole = peers.until_whole(PATIENCE);
     device.check()?;

@@ -194,7 +194,7 @@ impl Peer {
     }
 }
 
-/// Connects to the port of BGP from a given address.
+/// Connects to the BGP port of `to`, from the address `source`.
 pub(super) fn connect_from(source: Ipv4Addr, to: Ipv4Addr) -> io::Result<TcpStream> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;

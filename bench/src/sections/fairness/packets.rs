@@ -58,7 +58,8 @@ impl Kind {
         }
     }
 
-    /// The pod to which they are sent. It is on the other node if the cost lies in cutting packets for the wire.
+    /// The pod to which they are sent. Super-packets and packets that are too big go to the pod on the other node, and
+    /// all others to the pod on the attacker's node.
     pub(super) const fn target(self, attack: &Attack) -> Ipv4Addr {
         match self {
             Self::Segments | Self::SegmentsUdp | Self::TooBig | Self::Super => attack.far,
@@ -82,7 +83,7 @@ const WHOLE: (usize, u16) = (45 * 1440, 1440);
 /// The same for a packet that is too big, which has a single segment. The kernel forwards it whole, because only
 /// super-packets may be larger than the MTU.
 const TOO_BIG: (usize, u16) = (2960, 2960);
-/// The first source port, and the number of source ports if they vary.
+/// The first source port. Packets of different flows have `SOURCES` source ports.
 const FIRST_SOURCE: u16 = 10_000;
 const SOURCES: u32 = 40_000;
 /// The first port that no policy allows.

@@ -1,7 +1,8 @@
 //! A /24 in one or two cache lines.
 //!
-//! A line has 16 words and holds one of two things. It may hold up to 12 runs of equal values (up to 24 in two lines),
-//! with their starts and values. Or it may hold up to twelve hosts that differ from all others, with their values.
+//! A line has 16 words and holds one of two things. It may hold up to 12 runs of equal values (two lines hold up to
+//! 24), each with its start and value. Or it may hold up to 12 hosts with values of their own, and the value of all
+//! other hosts.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -133,7 +134,7 @@ impl Runs {
     }
 }
 
-/// A /24 in which few hosts differ from all others.
+/// A /24 in which few hosts have values of their own, and all others have the value `others`.
 pub(super) struct Hosts {
     others: u32,
     keys: [u8; MOST_HOSTS],

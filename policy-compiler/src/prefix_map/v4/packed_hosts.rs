@@ -1,4 +1,4 @@
-//! A few hosts of a /24 that differ from all others, in some bytes of a cache line.
+//! A /24 in which few hosts have values of their own, stored in some bytes of a cache line.
 //!
 //! The last byte of each host comes first, then the value of each host and the value of all others, in two bytes each.
 //! So a lookup in a /24 with few hosts reads a single line, which several /24 share. The bytes do not change after the

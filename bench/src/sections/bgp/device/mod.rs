@@ -1,4 +1,5 @@
-//! The device under test: the speakers of one kind. Each is a separate process, except those of Manx, which share one.
+//! The device under test: all speakers of one program. Each speaker is a separate process, except that Manx's speakers
+//! share one process.
 
 mod bird;
 mod gobgp;
@@ -65,7 +66,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Starts the speakers of a scenario, and waits until all of them listen and have no other work.
+    /// Starts the speakers of a scenario, and waits until all speakers listen and have stopped using the CPU.
     pub(super) fn start(kind: Kind, scenario: &Scenario, folder: &Path) -> Result<Self, Error> {
         let speakers = scenario.speakers();
         let count = kind.processes(speakers.len());

@@ -1,4 +1,4 @@
-//! Tables that real workers without ports use, and the time when the last worker uses them.
+//! Publishes tables to real workers without ports, and measures the time until the last worker uses them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const WORKERS: usize = 2;
 /// A worker that does not use new tables after this time counts as stopped.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Workers and the tables that they use.
+/// Workers, and the tables that were last published to them.
 pub(super) struct Published {
     workers: Workers,
     reports: Receiver<Report>,

@@ -40,7 +40,7 @@ struct State {
     /// The number of packets that the worker has received, and the number of batches.
     given: u64,
     batches: u64,
-    /// Whether every packet that leaves is parsed, and those that no receiver would accept are counted.
+    /// Whether every transmitted packet is parsed, to count the broken ones, which no receiver would accept.
     checks: bool,
     transmitted: u64,
     broken: u64,
@@ -109,7 +109,7 @@ impl Station {
         self.with(|state| state.checks = checks);
     }
 
-    /// The number of packets transmitted, and the number of broken ones among them.
+    /// The number of transmitted packets, and the number of broken packets among them.
     pub(crate) fn transmitted(&self) -> (u64, u64) {
         self.with(|state| (state.transmitted, state.broken))
     }
