@@ -9,8 +9,8 @@
 //! - [`agents`]: real node agents of Manx;
 //! - [`traffic`] and [`connections`]: TCP streams, a flood of small UDP packets, a UDP ping-pong, and TCP connections.
 //!
-//! They are built on [`constants`], [`way`] (the ways by which a node translates, and their addresses) and [`links`]
-//! (namespaces, veth pairs, addresses and routes).
+//! All of them use [`constants`], [`way`] (the ways in which a node translates addresses) and [`links`] (namespaces,
+//! veth pairs, addresses and routes).
 
 pub mod agents;
 pub mod bare;

@@ -1,4 +1,4 @@
-//! The ways by which a node translates addresses, and the addresses of these paths.
+//! The ways in which a node translates addresses, and the addresses that these ways need.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::links::net;
 
-/// A way by which a node translates addresses.
+/// A way in which a node translates addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// A pod sends to a Service's cluster IP. Its backend is a pod.

@@ -37,7 +37,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// Shows the name of the row that begins.
+    /// Shows `what`, which names the row that begins.
     pub fn begin(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(what.to_owned()),

@@ -1,4 +1,4 @@
-//! Rows that measure a computation in several steps. Each step has a figure, and their sum has one.
+//! Rows that measure a computation in several steps. There is a figure for the time of each step, and one for the sum.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Lists of numbers, found by number (predicates by member, classes by predicate). All lists take two allocations
-//! together, instead of one each.
+//! Many lists of numbers, each with an index (such as the predicates of each member, or the classes of each predicate).
+//! All lists together take only two allocations.
 
 /// Lists of numbers, each found by the number of its group.
 #[derive(Debug, Clone, Default)]
@@ -10,8 +10,8 @@ pub(crate) struct Grouped {
 }
 
 impl Grouped {
-    /// Groups pairs, each of a group number below `groups` and a member number. The numbers of one group keep their
-    /// order.
+    /// Groups numbers. Each pair is the number of a group, which is below `groups`, and a number in this group. The
+    /// numbers of one group keep their order.
     pub(crate) fn from_pairs(
         groups: usize,
         pairs: impl Iterator<Item = (u32, u32)> + Clone,

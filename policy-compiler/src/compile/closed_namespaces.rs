@@ -90,7 +90,7 @@ impl ClosedNamespaces {
         !self.closed.is_empty()
     }
 
-    /// Decides again which namespaces are closed. If none is closed, the number of truths of namespaces is no longer
+    /// Decides again which namespaces are closed. If no namespace is closed now, the number of truths is no longer
     /// limited.
     pub(crate) fn review(&mut self, model: &Model, local: &BTreeSet<LocalName>) {
         self.decide(model, local, SHARE);

@@ -363,8 +363,8 @@ fn evaluate_members(
 ) -> Result<(Predicates, MemberPredicates, TermsInUse), TooMany> {
     let mut in_use = TermsInUse::of_peers(resolved, &cache.vocabulary);
     let (predicates, of_members) = evaluate(&cache.vocabulary, &in_use, members, local, truths)?;
-    // The predicates for the ports of port sets follow those of the vocabulary. They are added to the vocabulary, so
-    // that predicates that come into use later get higher numbers.
+    // In `all`, the predicates for ports of port sets come after the predicates of the vocabulary. They are added to
+    // the vocabulary, so that predicates that come into use later get higher numbers.
     let of_port_sets = &predicates.all[cache.vocabulary.predicates.len()..];
     cache.vocabulary.predicates.extend_from_slice(of_port_sets);
     in_use.predicates.resize(predicates.all.len(), false);

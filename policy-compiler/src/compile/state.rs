@@ -48,7 +48,7 @@ pub(crate) struct CompileState {
     /// The kinds at the single addresses that have changed since the last compilation from nothing. They replace the
     /// kinds in `addresses`.
     pub(crate) moved: BTreeMap<IpAddr, Vec<MemberKindId>>,
-    /// The addresses whose kinds have changed but whose identities in the image in use have not.
+    /// The addresses whose kinds have changed, but whose identities in the image in use were not updated.
     pub(crate) deferred: BTreeSet<IpAddr>,
     /// The terms that rules use for peers; built at first use.
     pub(crate) peer_terms: Option<TermIndex>,

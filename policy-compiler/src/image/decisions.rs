@@ -164,7 +164,7 @@ impl Image {
         }
     }
 
-    /// The port ranges in an end of a rule.
+    /// The port ranges in an end of a rule, including every port of its port sets.
     fn ranges(&self, end: &ResolvedEnd) -> Vec<(u16, u16)> {
         let mut ranges = Vec::new();
         for ports in end.ports() {

@@ -15,9 +15,9 @@ use crate::resolve::{DecisionPlace, Stage, Steps, matches};
 pub(crate) struct Linear {
     pub(crate) direction: Direction,
     pub(crate) steps: Arc<Steps>,
-    /// The path of each step that decides.
+    /// For each step, the path if the step decides.
     pub(crate) step_paths: Box<[Option<PathId>]>,
-    /// The path of each tier end that decides.
+    /// For each tier, the path if the end of the tier decides.
     pub(crate) end_paths: Box<[Option<PathId>]>,
     /// For a pod whose addresses have different predicate sets, the predicate set of each address, by identity.
     pub(crate) own: BTreeMap<Identity, PredicateSet>,

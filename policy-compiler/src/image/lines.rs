@@ -61,7 +61,7 @@ impl Lines {
         self.rows.get(usize::from(table))?.get(row as usize).copied()
     }
 
-    /// The target to which a line leads a packet.
+    /// The next target for a packet: the one to which this line or leaf leads.
     #[inline]
     pub(crate) fn next(&self, line: Target, packet: PacketKey) -> Option<Target> {
         if line.is_leaf() {

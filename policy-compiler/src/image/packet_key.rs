@@ -6,7 +6,7 @@ use crate::model::{ICMP, ICMPV6, L4Header, Transport};
 /// The protocols whose packets have a key: a destination port, or an ICMP type and code as one number.
 pub(crate) const KEYED: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
 
-/// The table of a protocol: its index in [`KEYED`]. All other protocols share the table after these, whose key is the
+/// The table of a protocol: its index in [`KEYED`]. All other protocols share one more table, in which the key is the
 /// protocol number.
 pub(crate) const fn table_of(protocol: u8) -> usize {
     match protocol {

@@ -115,8 +115,8 @@ impl Image {
         Identity(self.peers.prefixes.lookup_v6(address))
     }
 
-    /// The chain for a local pod's traffic in one direction. `None` for an endpoint that is not in these tables:
-    /// nothing passes for it.
+    /// The chain for a local pod's traffic in one direction. `None` for an endpoint that is not in these tables: no
+    /// packet to or from it may pass.
     pub fn chain(&self, endpoint: &ObjectName, direction: Direction) -> Option<ChainId> {
         self.chain_at(endpoint, Stage::Pod, direction)
     }

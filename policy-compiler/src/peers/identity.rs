@@ -10,7 +10,7 @@
 //! the flow was decided. The identity is the same, so the same predicates are true. These rules do not use predicates
 //! that have come into use or gone out of use since then.
 //!
-//! A number is never reused for another key. Numbers only grow. When most of them are no longer in use, all keys are
+//! A number is never reused for another key. Numbers only grow. When most numbers are no longer in use, all keys are
 //! forgotten. New numbers then continue *after* the highest one, and tables indexed by identity stay small because they
 //! start there. Then policy is evaluated once more for each live flow.
 
@@ -71,7 +71,7 @@ impl IdentityInterner {
         self.predicate_keys(predicates)
     }
 
-    /// The keys of some predicates, in order.
+    /// The keys of some predicates, in the order of the predicates. A predicate without a key gets a new one.
     pub(crate) fn predicate_keys(&mut self, predicates: &[Predicate]) -> Vec<PredicateKey> {
         let number = |predicate: &Predicate| {
             if let Some(known) = self.predicate_keys.get(predicate) {

@@ -100,7 +100,7 @@ impl<'m> Member<'m> {
         }
     }
 
-    /// The member's own labels, for a member that inherits none.
+    /// The own labels of a pod or a network set. `None` for other members.
     pub(crate) fn own_labels(&self) -> Option<&Labels> {
         match &self.object {
             MemberObject::Pod(endpoint) => Some(&endpoint.labels),

@@ -386,7 +386,7 @@ fn visit_members(
     places: impl Iterator<Item = usize>,
     visit: &mut impl FnMut(Position),
 ) {
-    // The places of the current run, and the number that turns a place in it into the member's position.
+    // The places of the current run, and the number that is added to such a place to get the member's position.
     let (mut run, mut shift) = (0..0, 0);
     for place in places {
         if !run.contains(&place) {

@@ -2,9 +2,10 @@
 //!
 //! A price is a number of units of about half a microsecond. It counts the rules of policies that have a namespace,
 //! with the terms in them (their [size](super::size)). A policy counts [`OF_POLICY`] times for its predicates and
-//! addresses, and once more for the rows of each list that contains it. If its rules test the endpoint itself, the list
-//! may need rows for each of its endpoints, so the policy counts for each endpoint that differs. Policies without a
-//! namespace have no price, because their authors are trusted with everything.
+//! addresses, and once more for the rows of each list that contains it. If the rules of a policy test the local
+//! endpoint itself, a list may need rows of its own for each endpoint. So such a policy counts once more for each
+//! endpoint of the list that needs its own rows. Policies without a namespace have no price, because their authors are
+//! trusted with the whole cluster.
 
 use std::collections::BTreeMap;
 use std::mem::replace;
@@ -18,7 +19,8 @@ use super::size::PricedSizes;
 use crate::common::Pinned;
 use crate::model::Model;
 
-/// The cost of a policy that does not depend on the number of lists, in multiples of the cost of its use in one list.
+/// A policy has a fixed cost (for its predicates and addresses) and a cost for each list that contains it. The fixed
+/// cost is this many times the cost for one list.
 const OF_POLICY: usize = 8;
 
 impl ResolvedList {

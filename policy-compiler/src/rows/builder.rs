@@ -78,7 +78,7 @@ impl Thresholds {
 const RESERVE: usize = 1 << 16;
 
 impl RowBuilder {
-    /// Creates a builder without rows, on top of existing paths.
+    /// Creates a builder that has these paths and no rows.
     pub(crate) fn with_paths(paths: PathTable) -> Self {
         Self { paths, ..Self::default() }
     }

@@ -2,7 +2,7 @@
 //!
 //! The rules of a row form *groups*: one group of the rules that require no predicate of the peer, and for each
 //! predicate a group of the rules that require it. The matches of a single group are kept for further rows. The comment
-//! of `builder` says how much time this saves.
+//! at the top of `builder` says how much time this saves.
 
 use super::decide::decide;
 use super::first_match::{FirstMatch, FirstMatches};

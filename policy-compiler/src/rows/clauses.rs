@@ -120,8 +120,8 @@ impl<'a> Draft<'a> {
             Alternative::Where(entity, _) => Some(*entity),
             Alternative::PerPeer(way) => Some(way.peer),
         };
-        // A predicate without a rank is true of no peer. So a clause that requires it never matches, and excluding it
-        // makes no difference.
+        // A predicate without a rank is true of no peer here. So a clause that requires it never matches, and excluding
+        // it makes no difference.
         let rank = |predicate: &PredicateId| self.ranks.get(predicate).copied();
         let wanted = match (&way, entity) {
             (Alternative::Fixed(wanted, _), _) => wanted.as_slice(),

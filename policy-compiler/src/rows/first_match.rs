@@ -2,7 +2,7 @@
 //!
 //! If the first matching rule decides, no later rule matters. Then the rules that require one predicate can be reduced
 //! to the first rule at each port, once for all rows. For a peer with two predicates, the two results are merged: each
-//! port gets the rule with the lower index. The comment of `builder` says how much time this saves.
+//! port gets the rule with the lower index. The comment at the top of `builder` says how much time this saves.
 
 use super::match_set::CompactMatch;
 use crate::image::NO_KEY;

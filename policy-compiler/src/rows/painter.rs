@@ -32,7 +32,7 @@ struct TablePaint {
     left: u32,
     /// The ranges of keys that were taken, each with its target.
     pieces: Vec<(u32, u32, Target)>,
-    /// The target of packets without a key.
+    /// The target of packets without a key, if a claim took them.
     bare: Option<Target>,
 }
 

@@ -124,7 +124,7 @@ pub(crate) struct Partitions {
 }
 
 impl Partitions {
-    /// The partition by these predicates, which are in ascending order.
+    /// Returns the partition of the classes by these predicates, which must be in ascending order.
     pub(super) fn get(
         &mut self,
         mut asked: Vec<PredicateId>,

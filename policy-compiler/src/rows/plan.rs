@@ -120,7 +120,7 @@ impl<'a> RowPlan<'a> {
         Ok(())
     }
 
-    /// Adds a chain that has no rows yet.
+    /// Adds a chain of which no row can be reused.
     pub(crate) fn add_all(
         &mut self,
         at: usize,

@@ -57,8 +57,8 @@ impl Order {
         })
     }
 
-    /// The predicates of some ranks, in ascending order. Returns none of them if no clause tests the ports of peers,
-    /// because then nothing reads them.
+    /// The predicates of some ranks, in ascending order. The result is empty if no clause tests the ports of peers,
+    /// because then the predicates are not needed.
     pub(super) fn predicates(&self, ranks: &[u32], clauses: &Clauses<'_>) -> Vec<PredicateId> {
         if !clauses.looks_at_ports {
             return Vec::new();

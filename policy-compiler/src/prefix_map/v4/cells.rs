@@ -92,7 +92,7 @@ impl Block for HalfPage {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Base {
     pub(super) default: u32,
-    /// The lowest value that is not the default, minus one.
+    /// One less than the lowest value that is not the default. So no other value is stored as 0.
     pub(super) base: u32,
 }
 

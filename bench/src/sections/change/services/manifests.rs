@@ -1,5 +1,5 @@
-//! The Services and `EndpointSlices`, in JSON as an API server sends them. A Service has five endpoints, except that
-//! each hundredth has 505, in six slices.
+//! The Services and `EndpointSlices`, in JSON as an API server sends them. Each hundredth Service has 505 endpoints, in
+//! six slices. Every other Service has five endpoints.
 
 use std::net::Ipv4Addr;
 

@@ -117,7 +117,7 @@ struct Usage {
     packets: usize,
     /// The times in ticks for which the port with cheap packets waited: from the end of its time to its next beginning.
     waits: Vec<f64>,
-    /// The moment when the time of the port with cheap packets last ended, while it waits.
+    /// The moment when the time of the port with cheap packets ended. `None` unless the port waits.
     ended: Option<u64>,
 }
 

@@ -21,7 +21,7 @@ const PACKETS: u64 = 1 << 18;
 const PAIRS: usize = 8;
 const WORKERS: u32 = 2;
 /// The number of buffers of a worker. The workers are set up one after the other. Packets that a later worker hands off
-/// to an earlier one are held until the earlier one runs again.
+/// to an earlier one are held in buffers until the earlier one runs again.
 const BUFFERS: usize = 1 << 14;
 
 /// Measures packets from pod to pod.
