@@ -27,15 +27,15 @@ pub enum Error {
         what: String,
         source: io::Error,
     },
-    /// A process is not ready in time, or has failed.
+    /// A process did not become ready in time, or has failed.
     #[error("{what}\n{log}")]
     Process {
-        /// The step that it did not reach.
+        /// The step that failed, in words.
         what: String,
         /// The last lines of its log.
         log: String,
     },
-    /// A measurement without devices, or a precondition, failed.
+    /// A precondition, or a measurement that uses no devices, failed.
     #[error("{0}")]
     Failed(String),
     /// No packet arrived: the path does not carry this traffic, so there is no figure.

@@ -19,11 +19,11 @@ pub struct Settings {
     pub rounds: usize,
     /// The number of packets in one run of the pipeline.
     pub packets: u64,
-    /// The number of objects that change, one after the other.
+    /// The number of changes that are measured, one after the other, in rows that measure changes of objects.
     pub changes: usize,
     /// The number of Services.
     pub services: usize,
-    /// The divisor of the number of BGP peers, or of their prefixes: one in this many is used.
+    /// The number of BGP peers, or of their prefixes, is divided by this.
     pub bgp_part: u32,
     /// The number of rules in each of the two policies, besides the one that allows the traffic, and in the kernel's
     /// filters.
@@ -108,7 +108,8 @@ pub struct Run {
     pub report: Report,
     /// The progress that the user sees.
     pub progress: Progress,
-    /// Why the bench could not enter its namespaces. `None` if it is in them. Rows with devices need them.
+    /// Why the bench could not enter its namespaces. `None` if it has entered them. Rows with devices need the
+    /// namespaces.
     pub no_namespaces: Option<String>,
     /// The folder of the results.
     pub output: PathBuf,

@@ -1,5 +1,5 @@
-//! Sets of packets between two given ends: the packets that a rule matches, and those of them that earlier rules leave
-//! over.
+//! Sets of packets between two given ends: the packets that a rule matches, and the packets that are left after earlier
+//! rules have taken theirs.
 //!
 //! They are built from the same match sets as rows, so they agree with the tables.
 
@@ -15,15 +15,16 @@ pub struct Packets([TablePackets; OTHERS + 1]);
 /// The packets of one table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct TablePackets {
-    /// The pairs. Each stands for all combinations of its keys and its source ports.
+    /// Pairs of a set of keys and a set of source ports. A packet is in the set if one pair holds both its key and its
+    /// source port.
     pairs: Vec<(Ranges, Ranges)>,
     /// Whether packets that show no key are in the set.
     bare: bool,
 }
 
 impl Packets {
-    /// The packets of a family that a rule matches, if its entities match both ends. The lists hold the named ports of
-    /// the two ends.
+    /// The packets of a family that a rule matches, provided that the rule's entities match both ends. `source` and
+    /// `destination` are the named ports of the two ends.
     pub fn matching(
         rule: &Rule,
         family: Family,
@@ -42,7 +43,7 @@ impl Packets {
         let [source, destination] = [(&rule.source, source), (&rule.destination, destination)]
             .map(|(end, named)| end_ports(end, named));
         let mut tables = match_set(terms, family, &source, &destination).0.map(TablePackets::new);
-        // The protocols that have their own tables are not among the others, nor are numbers that no protocol has.
+        // The table of other protocols must not hold the protocols that have their own tables, nor numbers above 255.
         let keyed = KEYED.map(|number| (u16::from(number), u16::from(number)));
         let possible = Ranges::union(keyed.into_iter().chain([(256, u16::MAX)])).complement();
         tables[OTHERS].bare = false;
@@ -88,7 +89,7 @@ impl Packets {
         Self(std::array::from_fn(both))
     }
 
-    /// The number of its pieces, which determines the cost of an operation.
+    /// The number of pieces that represent the set. The cost of an operation grows with it.
     pub fn pieces(&self) -> usize {
         self.0.iter().map(|table| 1 + table.pairs.len()).sum()
     }
@@ -144,7 +145,7 @@ impl TablePackets {
     }
 }
 
-/// The pair of these sets, unless it is empty.
+/// A pair of these two sets, or `None` if one of them is empty.
 fn pair(keys: Ranges, sources: Ranges) -> Option<(Ranges, Ranges)> {
     (!keys.is_empty() && !sources.is_empty()).then_some((keys, sources))
 }

@@ -22,7 +22,7 @@ pub struct Cores {
 pub enum Placement {
     /// All of them run on this core.
     On(usize),
-    /// Each runs on the core of the end on its node, or on the receiver's core if both ends are on its node.
+    /// Each runs on the core of an end: of the end that is on the worker's node, or of the receiver if both ends are.
     BesideTheEnds,
     /// The scheduler chooses the core.
     Anywhere,
@@ -43,7 +43,8 @@ impl FromStr for Placement {
 }
 
 impl Cores {
-    /// The first two cores that this process may use for the ends, and the third for the agents if there is one.
+    /// Chooses among the cores that this process may use: the first two for the ends, and the third, if there is one,
+    /// for the agents.
     pub fn detect() -> Self {
         let allowed = allowed();
         let sender = allowed.first().copied().unwrap_or(0);
@@ -52,8 +53,8 @@ impl Cores {
         Self { sender, receiver, agent }
     }
 
-    /// The cores of a measurement in which the worker has a core to itself. On a machine of two cores both ends share
-    /// the other core.
+    /// The cores for a measurement in which the worker shares its core with neither end. If the worker would share a
+    /// core with an end, both ends share the other core instead.
     #[must_use]
     pub fn with_separate_worker(self) -> Self {
         match self.agent {

@@ -1,4 +1,4 @@
-//! The namespaces of the bench. With them, it needs no root and leaves nothing behind.
+//! The namespaces of the bench. With them, the bench does not need root, and it leaves nothing behind.
 
 use std::fs::{self, Permissions};
 use std::io;

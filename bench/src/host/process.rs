@@ -1,4 +1,5 @@
-//! The processes of a measurement. They are halted while the other side is measured, and they end with the bench.
+//! The processes of a measurement. They are halted while the program on the other side of the comparison is measured,
+//! and they end with the bench.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};

@@ -19,8 +19,9 @@ use crate::host::cores::{self, Cores};
 /// The number of clients. Each client has one connection at a time.
 const CLIENTS: u16 = 16;
 
-/// Opens connections to `ports` ports in turn, starting with the target's port, for `length`. Returns the number that
-/// were answered and closed per second. A connection that has not ended after `TIMEOUT` is given up and is not counted.
+/// Opens connections for `length` and returns the number per second that were answered and closed. The connections go
+/// to `ports` ports in turn, starting with the target's port. A connection that has not ended after `TIMEOUT` is given
+/// up and is not counted.
 ///
 /// The server closes first, so that the clients' ports are free again at once.
 pub fn tcp_connections(
@@ -38,8 +39,8 @@ pub fn tcp_connections(
     let per_second = netns::run_in(&ends.sender.netns, || {
         rate_of_arrival(length, |over, answered| {
             thread::scope(|scope| {
-                // There are at least as many servers as clients, so that no client waits for the request of another
-                // one.
+                // There are at least as many server threads as clients, so that no client waits while a server answers
+                // another one.
                 let servers = usize::from(ports.max(CLIENTS));
                 for listener in listeners.iter().cycle().take(servers) {
                     scope.spawn(|| {

@@ -50,7 +50,7 @@ impl PathEnds {
     }
 }
 
-/// Two ends, and the way of packets between them. The path ends when this value is dropped.
+/// Two ends, and everything that carries packets between them. It is removed when this value is dropped.
 pub trait Path: Debug {
     fn ends(&self) -> &PathEnds;
 

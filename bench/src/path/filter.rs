@@ -21,7 +21,8 @@ pub enum Filter {
     Iptables,
 }
 
-/// The peers (in CIDR notation) and the TCP port of a rule that matches no packet of a measurement.
+/// The peers (in CIDR notation) and the TCP port of the rule with this index. These rules match no packet of a
+/// measurement.
 pub fn unmatched_rule(index: usize) -> (String, usize) {
     (format!("203.{}.{}.0/24", index / 256 % 256, index % 256), 1024 + index % 1000)
 }
@@ -44,8 +45,8 @@ impl Filter {
         programs::why_missing(&[self.program()], package)
     }
 
-    /// Makes the namespace forward only packets that `rules` rules and a last one allow. The last one allows `ports`
-    /// ports, starting with [`PORT`].
+    /// Loads a filter into the namespace: `rules` rules that match no packet, and a last rule that allows `ports`
+    /// ports, starting with [`PORT`]. Other packets are not forwarded.
     pub fn load(self, netns: &OwnedFd, rules: usize, ports: u16) -> Result<(), Error> {
         match self {
             Self::Nftables => load_nftables(netns, &nftables(rules, ports)),

@@ -47,8 +47,8 @@ impl Gateway {
         programs::why_missing(&[self.program()], package)
     }
 
-    /// The command line with which it connects a namespace to the outside. The MTU is the default of pasta, 65,520, for
-    /// slirp4netns, too.
+    /// The command line with which it connects a namespace to the outside. Both programs use the MTU 65,520, which is
+    /// pasta's default.
     fn command(self, pod: &Path) -> Vec<String> {
         let pod = pod.display();
         let text = match self {
@@ -65,7 +65,7 @@ impl Gateway {
         text.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// A path from a pod to a host outside. The program runs on the core of an agent's worker.
+    /// A path from a pod to a host outside. The program runs on the core on which an agent's worker would run.
     pub fn path(self, cores: Cores) -> Result<ProcessPath, Error> {
         let folder = namespaces::temporary_folder()?;
         let node = named_namespace(folder.path(), "node")?;
@@ -81,7 +81,8 @@ impl Gateway {
         let process = Process::start(command.stdin(Stdio::null()).stdout(output).stderr(error))?;
         let ends = PathEnds::new(sender, receiver);
         let start = Instant::now();
-        // No socket can have the pod's address before the program has assigned it.
+        // Until the program has assigned the pod's address, opening a socket with this address fails at once, so it is
+        // tried again.
         while let Err(error) = traffic::wait_until_carried(&ends, PATIENCE) {
             if start.elapsed() > PATIENCE {
                 let what = format!("{} does not come up: {error}", self.program());

@@ -19,8 +19,8 @@ const VXLAN: &str = "vxlan0";
 const LEFT: u8 = 2;
 const RIGHT: u8 = 3;
 
-/// A path by kernel routing: left - veth - router - veth - right. It has no connection tracking and no rules, or a
-/// filter with this many rules in the router.
+/// A path by kernel routing: left - veth - router - veth - right. The router has a filter with this many rules, or else
+/// no rules and no connection tracking.
 pub fn routing(filter: Option<(Filter, usize)>) -> Result<KernelPath, Error> {
     let router = namespace()?;
     let ends = PathEnds::new(attach(&router, "left", 1, MTU)?, attach(&router, "right", 2, MTU)?);
@@ -31,7 +31,7 @@ pub fn routing(filter: Option<(Filter, usize)>) -> Result<KernelPath, Error> {
     Ok(KernelPath { ends, between: vec![router] })
 }
 
-/// The pods of a node of the kernel, as [`attach`] creates them.
+/// The net of all pods that [`attach`] creates.
 pub(super) const PODS: &str = "10.99.0.0/16";
 
 /// Attaches a pod as any network plugin does: by a veth pair to a node that routes. Its address is 10.99.`host`.2.
@@ -47,16 +47,16 @@ pub(super) fn attach(node: &OwnedFd, name: &str, host: u8, mtu: u32) -> Result<P
 /// The ends of a tunnel of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunnelEnds {
-    /// The nodes themselves. Packets between pods of Manx pass two more veth pairs and two more hops.
+    /// The nodes themselves. Compared with this, packets between pods pass two more veth pairs and two more hops.
     Nodes,
     /// Pods behind the nodes (`attach`).
     Pods,
 }
 
-/// A VXLAN device at each end of one veth pair.
+/// A path through two nodes that are connected by a veth pair, with a VXLAN device on each node.
 ///
-/// Tunnel segmentation is off, so the veth pair carries the packets that a wire would carry. With `super_packets` it is
-/// on, and the veth pair carries whole super-packets.
+/// With `super_packets`, the veth pair carries whole super-packets. Without it, tunnel segmentation offload is off, so
+/// the veth pair carries the same packets as a wire.
 pub fn vxlan(super_packets: bool, ends: TunnelEnds) -> Result<KernelPath, Error> {
     let (left, right) = (namespace()?, namespace()?);
     add_veth(&left, "eth0", &right, "eth0", MTU)?;

@@ -1,4 +1,4 @@
-//! The rules with which a kernel translates: services in the form in which kube-proxy writes them in its mode
+//! The nftables rules with which the kernel translates addresses: Services, as kube-proxy writes them in its mode
 //! `nftables` (Kubernetes, `pkg/proxy/nftables`), and the masquerading of pods.
 //!
 //! A map leads from a service's address to its chain, which chooses the chain of a backend at random. The number of
@@ -104,7 +104,7 @@ pub(super) fn services(backend: IpAddr, pods: &str) -> String {
     )
 }
 
-/// The chains of a port: those of its backends, its own, and that of its node port.
+/// Writes the chains of a Service port: one for each backend, one for the port itself, and one for its node port.
 fn write_chains(text: &mut String, port: &ServicePort, pods: &str) {
     let ServicePort { name, protocol, cluster_ip, node_port, backends } = port;
     let mut choices = String::new();
@@ -132,7 +132,8 @@ fn write_chains(text: &mut String, port: &ServicePort, pods: &str) {
     }
 }
 
-/// The rules that give the node's address to packets of pods to destinations that are not pods.
+/// The rules that masquerade: packets from pods to destinations that are not pods get the node's address as their
+/// source.
 pub(super) fn way_out(pods: &str) -> String {
     format!(
         "table ip way-out {{\n chain postrouting {{\n  \

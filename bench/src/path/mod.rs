@@ -1,4 +1,4 @@
-//! Paths: two ends that can reach each other, the way of packets between them, and the traffic over them.
+//! Paths: two ends that can reach each other, the program that carries packets between them, and the traffic.
 //!
 //! - [`ends`]: the trait [`Path`](ends::Path), which is implemented for each way of carrying packets;
 //! - [`kernel`] (and [`filter`]): kernel routing and kernel VXLAN devices, with packet filters or without;
@@ -9,8 +9,8 @@
 //! - [`agents`]: real node agents of Manx;
 //! - [`traffic`] and [`connections`]: TCP streams, a flood of small UDP packets, a UDP ping-pong, and TCP connections.
 //!
-//! They are built on [`constants`], [`way`] (the ways by which a node translates, and their addresses) and [`links`]
-//! (namespaces, veth pairs, addresses and routes).
+//! All of them use [`constants`], [`way`] (the ways in which a node translates addresses) and [`links`] (namespaces,
+//! veth pairs, addresses and routes).
 
 pub mod agents;
 pub mod bare;

@@ -174,7 +174,7 @@ impl Place<'_> {
         let cores = format!("{main},{core}");
         let devices = [0, 1].map(|at| format!("--vdev=net_af_packet{at},iface={}", PORTS[at]));
         let memory = "--no-huge --no-pci --no-shconf --no-telemetry -m 256";
-        // Without a period of statistics, it would end when its input ends.
+        // testpmd needs a period for statistics here: without one it ends when its input ends.
         let how = "--forward-mode=io --auto-start --nb-cores=1 --total-num-mbufs=16384 --stats-period=1000000";
         let program = ["dpdk-testpmd"]
             .into_iter()

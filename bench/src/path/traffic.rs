@@ -20,7 +20,7 @@ use crate::report::statistics::percentile;
 pub const SMALL: usize = 64 - 20 - 8;
 /// The time for which the traffic runs before a figure is taken.
 pub const WARM_UP: Duration = Duration::from_millis(400);
-/// The timeout of a socket, and so the longest time until its thread checks whether the measurement is over.
+/// The timeout of each socket call. A thread checks after each call whether the measurement is over.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(200);
 /// The longest time that connecting may take.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const RECEIVE_BUFFER: usize = 4 << 20;
 /// The bytes that a TCP sender writes at once.
 const CHUNK: usize = 128 << 10;
-/// The longest delay for which a paced sender compensates.
+/// If a paced sender is late, it sends faster afterwards to catch up, but only for a delay up to this.
 const BACKLOG: Duration = Duration::from_millis(10);
 
 /// Sends `count` TCP streams for `length`. Returns the gigabits of payload that the receiver read per second.
@@ -60,7 +60,7 @@ pub fn tcp_backwards(ends: &PathEnds, length: Duration, cores: Cores) -> Result<
 /// TCP connections that do not carry data yet.
 #[derive(Debug)]
 pub struct TcpStreams {
-    /// Both sockets of each connection, the sender's first.
+    /// Both sockets of each connection: the one that sends data, and the one that receives.
     connections: Vec<(TcpStream, TcpStream)>,
     target: SocketAddr,
 }
@@ -75,7 +75,7 @@ impl TcpStreams {
         Ok(Self { connections: connections.collect::<Result<_, _>>()?, target })
     }
 
-    /// The same connections, but the other end sends.
+    /// Reverses the direction: the end that received now sends.
     #[must_use]
     pub fn turned(self) -> Self {
         let connections = self.connections.into_iter().map(|(one, other)| (other, one)).collect();
@@ -96,7 +96,7 @@ impl TcpStreams {
                     scope.spawn(|| {
                         cores::pin(cores.receiver);
                         read_until_over(receiving, over, arrived);
-                        // This ends a writer that still waits.
+                        // The writer may still wait in a call. This ends the call.
                         let _ = receiving.shutdown(Shutdown::Both);
                     });
                 }
@@ -106,7 +106,7 @@ impl TcpStreams {
     }
 }
 
-/// Both sockets of a new connection, the sender's first.
+/// Opens a connection. Returns the sender's socket and the receiver's socket.
 fn connect(
     ends: &PathEnds,
     listener: &TcpListener,
@@ -123,7 +123,8 @@ fn connect(
     Ok((sending, receiving))
 }
 
-/// Writes at `pace` bytes per second, or as fast as possible. A delay beyond [`BACKLOG`] is not compensated.
+/// Writes at `pace` bytes per second, or as fast as possible. Catches up after a delay, but only for a delay up to
+/// [`BACKLOG`].
 fn write_until_over(mut to: &TcpStream, pace: Option<f64>, over: &AtomicBool) {
     let chunk = vec![0x5a; CHUNK];
     let mut due = Instant::now();
@@ -140,7 +141,7 @@ fn write_until_over(mut to: &TcpStream, pace: Option<f64>, over: &AtomicBool) {
                 });
             }
             Err(error) if would_block(&error) => {}
-            // The receiver counts the data that arrived, so the figure shows a broken stream.
+            // A broken stream needs no report here: the receiver counts only data that arrived, so the figure is low.
             Err(_) => return,
         }
     }
@@ -287,7 +288,7 @@ fn ask(asking: &UdpSocket, number: u64) -> bool {
     false
 }
 
-/// Sends a packet from time to time until one arrives.
+/// Sends packets, with pauses, until one arrives.
 ///
 /// # Errors
 /// Returns an error if none has arrived after `patience`.
@@ -315,7 +316,7 @@ fn udp_sockets(ends: &PathEnds) -> Result<(UdpSocket, UdpSocket), Error> {
         io::Result::Ok(socket)
     })?
     .map_err(io_error("the sender cannot bind"))?;
-    // A receiver that loses its core for a moment should not lose packets that have arrived. Only root may exceed
+    // A large buffer keeps the packets that arrive while the receiver does not run for a moment. Only root may exceed
     // net.core.rmem_max; both sides of a comparison get the same size.
     if setsockopt(&receiving, RcvBufForce, &RECEIVE_BUFFER).is_err() {
         setsockopt(&receiving, RcvBuf, &RECEIVE_BUFFER)
@@ -327,7 +328,8 @@ fn udp_sockets(ends: &PathEnds) -> Result<(UdpSocket, UdpSocket), Error> {
     Ok((sending, receiving))
 }
 
-/// Runs `traffic` in a thread for the warm-up and `length`. Returns the count per second after the warm-up.
+/// Runs `traffic` in a thread, first for the warm-up and then for `length`. Returns how much the counter has grown per
+/// second after the warm-up.
 pub(super) fn rate_of_arrival(
     length: Duration,
     traffic: impl FnOnce(&AtomicBool, &AtomicU64) + Send,

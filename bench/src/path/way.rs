@@ -1,4 +1,4 @@
-//! The ways by which a node translates addresses, and the addresses of these paths.
+//! The ways in which a node translates addresses, and the addresses that these ways need.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::links::net;
 
-/// A way by which a node translates addresses.
+/// A way in which a node translates addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// A pod sends to a Service's cluster IP. Its backend is a pod.
@@ -29,17 +29,18 @@ pub const CLUSTER_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 255, 1);
 pub const SERVICE_PORT: u16 = 80;
 pub const NODE_PORT: u16 = 30_080;
 
-/// The number of ports of the host outside to which pods open connections. A node has some thousand source ports for
-/// one destination, and those of closed connections rest for a while.
+/// The number of ports of the host outside to which pods open connections. Several are needed: for one destination, a
+/// node has only some thousand source ports, and the port of a closed connection cannot be used again for a while.
 pub const OUT_PORTS: u16 = 64;
 
-/// The number of services other than that one. Each has one port.
+/// The number of Services other than [`SERVICE`]. Each has one port.
 pub const OTHER_SERVICES: u16 = 1000;
 /// The number of backends of each of these services.
 pub const OTHER_BACKENDS: u8 = 3;
 
 impl Way {
-    /// The address and port that a Service has for this way. `None` if the way leads to no Service.
+    /// The address and port at which the Service is reached in this way. `None` for [`Way::Out`], which uses no
+    /// Service.
     pub const fn service(self) -> Option<SocketAddr> {
         match self {
             Self::ClusterIp => Some(SocketAddr::new(IpAddr::V4(CLUSTER_IP), SERVICE_PORT)),

@@ -45,7 +45,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Creates an axis between powers of two that covers all bars, and at least the range from a half to two.
+    /// Creates an axis that covers all bars, and at least the range from 1/2 to 2. Both of its ends are powers of two.
     fn over(bars: &[Bar<'_>]) -> Self {
         let values = bars.iter().flat_map(|bar| {
             [bar.value.lowest, bar.value.highest, bar.goal.map_or(1.0, Goal::limit)]

@@ -1,4 +1,4 @@
-//! The figures of a run. The names and the order of the fields are those of `results.json`.
+//! The figures of a run. The fields have the same names and order in `results.json`.
 
 use std::time::Duration;
 
@@ -18,18 +18,18 @@ pub struct Figure {
     /// The measured quantity.
     pub what: String,
     pub unit: &'static str,
-    /// The figure of the other side, if Manx is compared.
+    /// The figure of the program that Manx is compared with, if there is one.
     pub beside: Option<Summary>,
     /// The figure of Manx.
     pub manx: Summary,
-    /// The figure of Manx divided by the other, pair by pair.
+    /// The figure of Manx divided by that of the other program, for each pair of measurements.
     pub ratio: Option<Summary>,
     /// The goal of the ratio, or of the figure of Manx if there is no ratio.
     pub goal: Option<Goal>,
 }
 
 impl Figure {
-    /// The figure of these pairs. `None` if there are none.
+    /// A figure from pairs of measurements. `None` if there are no pairs.
     pub fn from_pairs(
         row: &'static str,
         head: &str,
@@ -53,7 +53,7 @@ impl Figure {
         })
     }
 
-    /// The figure of these values of Manx alone. `None` if there are none.
+    /// A figure of Manx alone, from these values. `None` if there are no values.
     pub fn from_values(
         row: &'static str,
         head: &str,
@@ -67,7 +67,7 @@ impl Figure {
         Some(Self { row, head, what, unit, beside: None, manx, ratio: None, goal })
     }
 
-    /// The figure of these times of Manx alone, in `us` or `ms`. `None` if there are none.
+    /// A figure of Manx alone, from these times. `unit` is `us` or `ms`. `None` if there are no times.
     pub fn from_times(
         row: &'static str,
         head: &str,
@@ -81,7 +81,7 @@ impl Figure {
         Self::from_values(row, head, what, unit, &values, goal)
     }
 
-    /// The value that the goal limits.
+    /// The value to which the goal applies.
     fn limited(&self) -> Summary {
         self.ratio.unwrap_or(self.manx)
     }
@@ -92,7 +92,7 @@ impl Figure {
     }
 }
 
-/// The parts of a row's figure.
+/// The figure of a row, divided into parts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Breakdown {
     /// The name of the row on the command line.

@@ -21,7 +21,7 @@ impl Goal {
         }
     }
 
-    /// The goal of the figure divided by the limit.
+    /// The goal for a figure that was divided by the limit of this goal.
     #[must_use]
     pub const fn of_share(self) -> Self {
         match self {

@@ -37,7 +37,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// Shows the name of the row that begins.
+    /// Shows `what`, which names the row that begins.
     pub fn begin(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(what.to_owned()),
@@ -45,7 +45,7 @@ impl Progress {
         }
     }
 
-    /// Shows the result of a row, and advances by the time that it took.
+    /// Shows the result `found`, and advances the bar by the time `took`.
     pub fn step(&self, found: String, took: Duration) {
         match &self.bar {
             Some(bar) => {
@@ -56,7 +56,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line that remains visible.
+    /// Prints a line that the bar does not overwrite.
     pub fn print_line(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{what}")),

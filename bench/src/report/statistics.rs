@@ -50,7 +50,7 @@ impl Summary {
         }
     }
 
-    /// The text `median (lowest-highest)`, with the precision of three digits of the median.
+    /// The text `median (lowest-highest)`. All three have as many decimals as the median needs for three digits.
     pub fn show(&self) -> String {
         let decimals = self.decimals();
         format!(
@@ -60,7 +60,7 @@ impl Summary {
     }
 }
 
-/// The value below which this percentage of the values lies. `None` if there are none.
+/// A percentile: about `percent` percent of the values are at most this value. `None` if there are no values.
 pub fn percentile(values: &[f64], percent: u8) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -68,17 +68,18 @@ pub fn percentile(values: &[f64], percent: u8) -> Option<f64> {
     sorted.get(last * usize::from(percent.min(100)) / 100).copied()
 }
 
-/// One measurement of each side, made directly one after the other.
+/// Two measurements, one of Manx and one of the program that it is compared with. They are made directly one after the
+/// other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pair {
-    /// The figure of the side that Manx is compared with.
+    /// The figure of the program that Manx is compared with.
     pub beside: f64,
     /// The figure of Manx.
     pub manx: f64,
 }
 
 impl Pair {
-    /// The figure of Manx divided by the other. The state of the machine at that moment affects both figures and
+    /// The figure of Manx divided by the other figure. Other load on the machine affects both figures, so it mostly
     /// cancels out.
     pub fn ratio(&self) -> f64 {
         self.manx / self.beside

@@ -1,6 +1,6 @@
-//! The cost of an address at the datastore. The nodes of a large cluster start at once, and each assigns addresses to
-//! its pods, one after the other, by Calico's IPAM. Time is simulated: each call of the store takes simulated time, and
-//! a write is refused if another node has changed the object first. So the counts do not depend on the machine.
+//! The number of calls of the datastore that it takes to assign an address with Calico's IPAM. All nodes of a large
+//! cluster start at once, and each assigns addresses to its pods, one after the other. Each call takes simulated time,
+//! so the counts do not depend on the machine. A write is refused if another node has changed the object first.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -30,7 +30,7 @@ const ADDRESSES: usize = 100;
 /// The range of the time that a call of the store takes, in simulated microseconds: the lower bound, inclusive, and the
 /// upper bound, exclusive.
 const CALL: (u64, u64) = (2_000, 10_000);
-/// The range of the time that the runtime takes from one pod to the next, in the same form.
+/// The range of the time between two pods that the runtime of a node creates, in the same form as [`CALL`].
 const POD: (u64, u64) = (50_000, 150_000);
 /// The prefix length of blocks.
 const BLOCK: u8 = 26;
@@ -107,7 +107,7 @@ struct Calls {
     end: u64,
 }
 
-/// The clock, and the nodes that wait for a time.
+/// The simulated clock, and the nodes that wait until some time.
 #[derive(Default)]
 struct Clock {
     now: u64,
@@ -127,7 +127,7 @@ impl Clock {
     }
 }
 
-/// The store from the view of one node.
+/// The store as one node sees it: each call takes simulated time.
 #[derive(Clone)]
 struct Distant {
     node: usize,
@@ -221,7 +221,7 @@ async fn node(store: Distant, pool: &Pool) -> Result<Vec<IpAddr>, Failure> {
     Ok(addresses)
 }
 
-/// Lets all nodes work, and returns their calls of the store.
+/// Runs all nodes until each has assigned its addresses. Returns the counts of their calls.
 fn simulate(pool: &Pool) -> Result<Calls, Failure> {
     let (memory, clock) = (Arc::new(Memory::default()), Arc::new(Mutex::new(Clock::default())));
     let store = |node| Distant { node, memory: Arc::clone(&memory), clock: Arc::clone(&clock) };

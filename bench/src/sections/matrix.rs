@@ -58,8 +58,9 @@ fn who_reaches_whom(text: &str) -> Result<Steps, Failure> {
     Ok(vec![("read", read), ("every pair", made), ("equal rows put together", grouped)])
 }
 
-/// The objects. Each namespace has 20 workloads of 5 pods, a deny for all of them, and policies that admit the next
-/// workload of the namespace and a tier of another team's namespaces.
+/// The manifests. Each namespace has 20 workloads of 5 pods and a policy that denies everything for all of them.
+/// Further policies admit traffic from the next workload of the namespace, and from a tier of another team's
+/// namespaces.
 fn manifests() -> String {
     let pool = "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: pool}, spec: {cidr: 10.0.0.0/16}}\n";
     let mut text = pool.to_owned();

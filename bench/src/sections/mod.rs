@@ -123,7 +123,7 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
                 let measured = scope.spawn(|| (section.measure)(run)).join();
                 measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             })?;
-            // Remarks after the last figure must be written, too.
+            // There may be remarks after the last figure, so the files are written once more.
             run.write()?;
         }
     }

@@ -19,10 +19,10 @@ use crate::run::{ListedRow, Run, Settings};
 const LENGTHS: [(usize, &str); 4] =
     [(100_000, "0.1 MB"), (1_000_000, "1 MB"), (5_000_000, "5 MB"), (10_000_000, "10 MB")];
 
-/// The number of compilations from nothing. The lowest time is the figure.
+/// Each compilation from nothing is made this many times, and the shortest time counts.
 const TIMES: usize = 3;
 
-/// The largest number of pods of the node.
+/// At most this many pods are on the node.
 const LOCAL: usize = 250;
 
 /// The largest factor by which the time may grow when the text is twice as long.
@@ -53,7 +53,7 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
     Ok(())
 }
 
-/// The milliseconds of each step, and the tables.
+/// The time of each step in milliseconds, and a description of the tables.
 struct Measured {
     imported: f64,
     compiled: f64,
@@ -95,7 +95,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Adds a shape's figures, given by length.
+/// Adds the figures of a shape. `measured` has one entry for each length.
 fn add(run: &mut Run, shape: &Shape, measured: &[Measured]) -> Result<(), Error> {
     let row = shape.name;
     let compiled: Vec<f64> = measured.iter().map(|it| it.compiled).collect();

@@ -21,14 +21,14 @@ const PODS: usize = 1_450;
 const POLICIES: usize = 14_000;
 /// The number of different orders.
 const ORDERS: usize = 100;
-/// The pattern of the pods that are asked about: 10 pods, so 90 pairs.
+/// The pattern of the pods whose connections are explained: 10 pods, so 90 pairs.
 const PATTERN: &str = "n0/p?";
 const PAIRS: usize = 90;
 
-/// A question, and the cluster that it is asked about.
+/// A row: a question, and the cluster to which the question refers.
 struct Question {
     row: StepsRow,
-    /// The number of Calico policies (with an order) in 100.
+    /// Of each 100 policies, the number that are Calico policies with an order.
     ordered: usize,
     /// Whether the nodes have podCIDRs and the cluster has a pool.
     blocks: bool,

@@ -1,5 +1,4 @@
-//! Rows whose result is produced in several steps. Each step is timed, and so are all of them
-//! together.
+//! Rows that measure a computation in several steps. There is a figure for the time of each step, and one for the sum.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use crate::report::figures::Figure;
 use crate::report::goal::Goal;
 use crate::run::{ListedRow, Run};
 
-/// The number of times that the result is produced.
+/// The number of times that the computation is made.
 const TIMES: usize = 5;
 
 /// The time of each step.

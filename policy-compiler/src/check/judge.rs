@@ -11,31 +11,32 @@ use crate::resolve::{LocalName, Stage};
 
 /// Judges packets at local endpoints, and states which facts it uses.
 ///
-/// The law on which a proof rests: the judge treats ends with one [`Key`](Self::Key) and peers with one
-/// [`AddressClass`](Self::AddressClass) alike. It also treats all packets between the [bounds](Self::bounds) alike, and
-/// all peers between the [atoms](Self::atoms).
+/// A proof relies on this law. The judge returns the same results for two ends with equal [keys](Self::Key), for two
+/// peers with equal [classes](Self::AddressClass), for two peers in the same [atom](Self::atoms), and for two packets
+/// with no [bound](Self::bounds) between them.
 pub trait Judge {
     /// An endpoint at a stage and in a direction.
     type LocalEnd;
-    /// The facts about an end with one of its addresses that the judge uses.
+    /// The facts that the judge uses about a local end at one of its addresses.
     type Key: Ord;
-    /// The facts about a peer that the judge uses.
+    /// The facts that the judge uses about a peer.
     type AddressClass: Ord;
 
-    /// The end of this endpoint, stage and direction; the judge need not know it.
+    /// The local end for this endpoint, stage and direction. It exists even if the judge does not know the endpoint.
     fn local_end(&self, endpoint: &LocalName, stage: Stage, direction: Direction)
     -> Self::LocalEnd;
-    /// The addresses of the end. `peers` stand for all addresses. They are returned if the end may have any address.
+    /// The addresses of the end. If the end may have any address, the result is `peers`: one example from each group of
+    /// addresses that are treated in the same way.
     fn addresses(&self, end: &Self::LocalEnd, peers: &Witnesses) -> BTreeSet<IpAddr>;
     /// The prefixes at which the treatment of peers changes for these ends.
     fn atoms(&self, ends: &[&Self::LocalEnd]) -> Atoms;
     /// The keys at which the treatment of packets changes for this end.
     fn bounds(&self, end: &Self::LocalEnd) -> Bounds;
-    /// The facts about the end that the judge uses.
+    /// The facts that the judge uses about the end at the address `local`.
     fn key(&self, end: &Self::LocalEnd, local: IpAddr) -> Self::Key;
-    /// The facts about a peer of this end that the judge uses.
+    /// The facts that the judge uses about a peer of this end.
     fn address_class(&self, end: &Self::LocalEnd, peer: IpAddr) -> Self::AddressClass;
-    /// Judges these packets between the two ends, and returns one result for each packet.
+    /// Judges one packet for each of `transports` between the two ends. Returns the results in the same order.
     fn judge(
         &self,
         end: &Self::LocalEnd,
@@ -48,17 +49,17 @@ pub trait Judge {
 /// The result of a judge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
-    /// The reason, and all rules that are noted before it.
+    /// The only correct result: the reason, and all rules that are noted before it.
     Decision(Decision),
-    /// The possible reasons, the enforced rules that are noted before, and the actions that staged policies would have
-    /// taken.
+    /// Several results are correct: any of some reasons, after the same noted rules.
     Among {
-        /// One of these decides. If several policies that deny cannot be evaluated, it is undefined which one is named.
-        /// An empty list means that tables cannot express the decision, so they are wrong in any case.
+        /// The image must name one of these reasons. There are several if several policies cannot be evaluated and
+        /// therefore deny: any of them may be named. An empty list means that tables cannot express the decision, so
+        /// the image is wrong in any case.
         reasons: Vec<Reason>,
-        /// The enforced rules, in order.
+        /// The enforced rules that are noted before the reason, in order.
         through: Vec<RuleName>,
-        /// The actions of staged policies, in order.
+        /// The actions that staged policies would have taken, in order.
         staged: Vec<Noted>,
     },
 }
@@ -72,7 +73,8 @@ impl Expected {
         }
     }
 
-    /// Whether a path agrees with this result. Chains that are evaluated rule by rule note nothing.
+    /// Whether a path agrees with this result. If the chain is evaluated rule by rule (`linear`), only verdict and
+    /// reason are compared, because such a chain notes no rules.
     pub(super) fn agrees(&self, path: &Path, linear: bool) -> bool {
         match self {
             Self::Decision(decision) => {
@@ -101,7 +103,7 @@ impl From<Decision> for Expected {
 }
 
 impl fmt::Display for Expected {
-    /// Writes the reasons, and the rules that are noted before.
+    /// Writes the reasons, and then the rules that are noted before them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (reasons, through, noted): (&[Reason], &[RuleName], &[Noted]) = match self {
             Self::Decision(Decision { reason, noted }) => {

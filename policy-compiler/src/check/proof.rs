@@ -2,9 +2,9 @@
 //! side distinguishes. There is a [witness](super::Witnesses) for every atom, so the comparison is a proof and not a
 //! sample.
 //!
-//! The atoms are those of the judge and the image together, so that neither can hide a boundary from the other. Each
-//! distinct comparison is made once. Ends and peers count as one if the judge does not distinguish them and the image
-//! looks them up in the same place.
+//! The atoms are those of the judge and the image together, so that neither can hide a boundary from the other. A
+//! comparison is not repeated: if the judge does not distinguish two ends or two peers, and the image looks them up in
+//! the same place, only the first is compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,16 +16,17 @@ use crate::image::{Image, LINEAR, Path};
 use crate::model::{Decision, Direction, Family, Transport, Verdict};
 use crate::resolve::{LocalName, Stage};
 
-/// The counts of a proof, which says that an image and a judge agree in all cells.
+/// A successful proof that an image and a judge agree in all cells, as counts of what it covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Proof {
     /// The number of local endpoints.
     pub endpoints: u64,
     /// The number of cells: endpoint × stage × direction × own address × peer × packet.
     pub cells: u64,
-    /// The number of distinct comparisons among them, which were made.
+    /// The number of comparisons that were made. One comparison may cover many cells.
     pub questions: u64,
-    /// The number of peers that stand for all addresses.
+    /// The number of peer addresses that were compared: at least one from each group of addresses that are treated in
+    /// the same way.
     pub peers: u64,
 }
 
@@ -59,9 +60,9 @@ pub struct Counterexample {
 /// The extent of a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// Each distinct comparison is made once.
+    /// One comparison is made for all peers that neither the judge nor the image distinguishes.
     Distinct,
-    /// Every peer of every end is compared.
+    /// A comparison is made for every peer of every end.
     Every,
 }
 
@@ -126,7 +127,7 @@ struct Side<'a, E> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LocalKey {
     Unknown,
-    /// No part: the chain is already chosen.
+    /// None: the rows of the chain already include the local end.
     Known,
     /// The identity, for a chain that is evaluated rule by rule.
     Identity(Identity),
@@ -170,7 +171,7 @@ impl<J: Judge> Prover<'_, J> {
         }
     }
 
-    /// Proves one address of one side against all peers. Returns the number of cells.
+    /// Compares the decisions for one local address of `side` and all peers. Returns the number of cells.
     fn prove_address(
         &self,
         side: &Side<'_, J::LocalEnd>,
@@ -207,7 +208,7 @@ impl<J: Judge> Prover<'_, J> {
     ) -> Result<(), Box<Counterexample>> {
         let image = self.image;
         let (local, other) = (image.identity(own), image.identity(peer));
-        // This is an endpoint without tables, for which nothing passes.
+        // The path for an endpoint without tables: nothing passes.
         let unknown = Path::unknown(side.direction);
         let linear = side.chain.is_some_and(|chain| image.is_linear(chain));
         let answers = self.judge.judge(&side.end, own, peer, transports);

@@ -1,4 +1,4 @@
-//! Witnesses: packets that stand for all packets.
+//! Witnesses: example packets and addresses, one from each group that is treated in the same way.
 //!
 //! Policy does not distinguish two addresses that belong to the same members and the same nets, nor two ports between
 //! the same boundaries. So the header space consists of finitely many atoms. There is a witness on both sides of every
@@ -22,12 +22,12 @@ const EPHEMERAL: u16 = 49_152;
 pub struct Witnesses(Vec<IpAddr>);
 
 impl Witnesses {
-    /// The peers that `atoms` or the image distinguish.
+    /// Chooses one address from each group of addresses that neither `atoms` nor the image distinguishes.
     ///
-    /// Candidates are both ends of every prefix, and the addresses next to these. They suffice. If parts of a prefix
-    /// are prefixes of their own, the rest of it has an address at an end of the prefix or next to an end of such a
-    /// part. If several candidates have the same members, the same innermost net and the same class in the image, the
-    /// first one is taken.
+    /// Candidates are both ends of every prefix, and the addresses next to these. They suffice. If a prefix contains
+    /// smaller prefixes, the addresses outside these smaller prefixes include an end of the prefix, or an address next
+    /// to an end of a smaller one. If several candidates have the same members, the same innermost net and the same
+    /// class in the image, the first one is taken.
     pub fn new(atoms: &Atoms, image: &Image) -> Self {
         let mut witnesses = vec![
             IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -86,16 +86,16 @@ impl Witnesses {
 #[derive(Debug, Clone, Default)]
 pub struct Atoms(BTreeMap<IpNet, PrefixEntry>);
 
-/// The members at a prefix, and whether a rule names it.
+/// The members at a prefix, and whether (`bound`) a rule names the prefix.
 #[derive(Debug, Clone, Default)]
 struct PrefixEntry {
-    /// The numbers of the contents of its members. Members with equal contents have one number.
+    /// One number for each member. The judge does not distinguish members with equal numbers.
     members: Vec<u32>,
     bound: bool,
 }
 
 impl Atoms {
-    /// Adds a member with these addresses. Members with equal numbers are treated alike.
+    /// Adds a member with the addresses in `net`. The judge must not distinguish members with equal numbers.
     pub fn member(&mut self, net: IpNet, number: u32) {
         self.0.entry(net.trunc()).or_default().members.push(number);
     }
@@ -132,7 +132,7 @@ impl Bounds {
         self.protocols.insert(number.into());
     }
 
-    /// Adds an ICMP type and code at which the treatment changes. Without a code, all codes of the type are meant.
+    /// Adds an ICMP type and code at which the treatment changes. If `code` is `None`, these are all codes of the type.
     pub fn icmp(&mut self, kind: u8, code: Option<u8>) {
         let first = u16::from(kind) << 8;
         self.icmp.extend(match code {

@@ -1,5 +1,5 @@
-//! Lists of numbers, found by number (predicates by member, classes by predicate). All lists take two allocations
-//! together, instead of one each.
+//! Many lists of numbers, each with an index (such as the predicates of each member, or the classes of each predicate).
+//! All lists together take only two allocations.
 
 /// Lists of numbers, each found by the number of its group.
 #[derive(Debug, Clone, Default)]
@@ -10,8 +10,8 @@ pub(crate) struct Grouped {
 }
 
 impl Grouped {
-    /// Groups pairs, each of a group number below `groups` and a member number. The numbers of one group keep their
-    /// order.
+    /// Groups numbers. Each pair is the number of a group, which is below `groups`, and a number in this group. The
+    /// numbers of one group keep their order.
     pub(crate) fn from_pairs(
         groups: usize,
         pairs: impl Iterator<Item = (u32, u32)> + Clone,
@@ -69,8 +69,8 @@ impl Grouped {
     }
 }
 
-/// The groups that are not empty, in ascending order, each with its numbers. It suits a large number of groups if most
-/// of them are empty.
+/// The groups that are not empty, in ascending order, each with its numbers. Empty groups take no memory, so this suits
+/// a large number of groups of which most are empty.
 #[derive(Debug, Default)]
 pub(crate) struct OccupiedGroups {
     groups: Vec<u32>,
@@ -80,7 +80,7 @@ pub(crate) struct OccupiedGroups {
 }
 
 impl OccupiedGroups {
-    /// Like [`Grouped::from_pairs`]. The second numbers of the pairs are in ascending order.
+    /// Like [`Grouped::from_pairs`]. The pairs must be in ascending order of their second numbers.
     pub(crate) fn from_pairs(
         groups: usize,
         pairs: impl Iterator<Item = (u32, u32)> + Clone,

@@ -1,12 +1,12 @@
 //! The numbers that index the tables.
 
-/// The number of a predicate set, which holds all that policy can distinguish in a peer. Its meaning never changes
-/// during the life of a compiler.
+/// Identifies a predicate set: everything by which policy can distinguish one peer from another. The meaning of an
+/// identity never changes during the life of a compiler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Identity(pub u32);
 
 impl Identity {
-    /// The identity of an address that the tables do not know well enough. It is always denied, as the peer and as the
+    /// The identity of an address about which the tables know too little. It is always denied, as the peer and as the
     /// local end.
     pub const UNKNOWN: Self = Self(0);
 }

@@ -24,8 +24,8 @@ struct Entry {
 const FREE: Entry = Entry { hash: 0, number: u32::MAX };
 
 impl IndexTable {
-    /// Returns the number of a value; `is` says whether a number belongs to the value. A new value gets `next`. Also
-    /// returns whether it is new.
+    /// Returns the index of a value, and whether the value is new. A new value gets the index `next`. `is` says whether
+    /// the value is stored at an index.
     pub(crate) fn find_or_insert<T: Hash + ?Sized>(
         &mut self,
         value: &T,
@@ -44,7 +44,7 @@ impl IndexTable {
         (next, true)
     }
 
-    /// The number of a value, if it has one; `is` says whether a number belongs to the value.
+    /// The index of a value, if the table has it. `is` says whether the value is stored at an index.
     pub(crate) fn find<T: Hash + ?Sized>(
         &self,
         value: &T,
@@ -58,7 +58,7 @@ impl IndexTable {
         (here.number != FREE.number).then_some(here.number)
     }
 
-    /// Reserves memory for `more` additional numbers. At most three quarters of the places are taken.
+    /// Reserves memory for `more` additional indexes. At most three quarters of the places are taken.
     pub(crate) fn reserve(&mut self, more: usize) {
         let wanted = (self.len + more) * 4;
         if wanted > self.places.len() * 3 {
@@ -78,7 +78,8 @@ impl IndexTable {
     }
 }
 
-/// The place of a number, or the free place where it would go. At least one place is always free.
+/// The place that holds the index of a value, or the free place where a new value's index belongs. At least one place
+/// is always free.
 fn find_place(places: &[Entry], hash: u32, is: impl Fn(u32) -> bool) -> usize {
     let mask = places.len() - 1;
     let mut at = hash as usize & mask;

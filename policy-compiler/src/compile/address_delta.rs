@@ -1,6 +1,6 @@
 //! The delta of addresses: the addresses whose predicate sets changed since the last image, and their new identities.
 //!
-//! The deltas of predicates and of sets use it; the comments of their modules state what they gain.
+//! The other deltas use it. The comments of their modules say how much time this saves.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,11 +17,11 @@ use crate::peers::{
 };
 use crate::prefix_map::{MAX_VALUE, PrefixMap, lies_in};
 
-/// At most this many touched prefixes are handled one by one, and at most a sixteenth of all prefixes. Beyond that a
-/// rebuild is cheaper, so no change costs more than a rebuild.
+/// Touched prefixes are handled one by one only up to this number, and only up to a sixteenth of all prefixes. With
+/// more of them, a rebuild is cheaper.
 const MOST_PREFIXES: usize = 1024;
 
-/// The touched addresses.
+/// The touched addresses: those whose predicate sets may differ from the last image.
 #[derive(Debug, Default)]
 pub(crate) struct AddressDelta {
     pub(crate) hosts: BTreeSet<IpAddr>,
@@ -49,7 +49,7 @@ impl AddressDelta {
     }
 }
 
-/// The address tables of the next image, while they are built.
+/// The unfinished address tables of the next image.
 struct PeersDraft {
     before: Arc<PeerTables>,
     prefixes: PrefixMap,
@@ -58,7 +58,7 @@ struct PeersDraft {
     classes: Vec<u32>,
     identities: usize,
     new: Vec<NewClass>,
-    /// The total number of predicates of all classes.
+    /// The sum of the lengths of all classes' predicate sets.
     truths: usize,
 }
 
@@ -82,7 +82,7 @@ impl PeersDraft {
         ((class as usize) < self.before.class_predicate_sets.len()).then_some(class)
     }
 
-    /// Adds a class for an address that had another class.
+    /// Adds a class with this predicate set, for an address that had another class in the last image.
     fn add_class(&mut self, set: &PredicateSet, address: IpAddr) -> u32 {
         let from = self.class_before(address);
         let other =
@@ -189,8 +189,8 @@ impl CompileState {
     /// A network and all prefixes in it, outer ones before inner ones. Returns `Err` if there are more than `most`.
     fn parts(&self, net: IpNet, most: usize) -> Result<BTreeSet<IpNet>, Rebuild> {
         let mut parts = BTreeSet::from([net]);
-        // A prefix with several entries is there several times, so the number of entries shows whether the list was
-        // cut.
+        // The list has at most `most + 1` entries, and a prefix may occur several times. So the number of entries, not
+        // of prefixes, shows whether the list is complete.
         let inside = self.addresses.prefixes_in(net, most + 1);
         if inside.len() > most {
             return Err(Rebuild);
@@ -201,7 +201,7 @@ impl CompileState {
         if parts.len() > most { Err(Rebuild) } else { Ok(parts) }
     }
 
-    /// Determines the identity of a prefix, without the smaller prefixes in it.
+    /// Determines the identity of the addresses of a prefix that lie in no smaller prefix.
     fn identify(
         &mut self,
         interner: &mut IdentityInterner,
@@ -233,7 +233,7 @@ impl CompileState {
         Ok(identity)
     }
 
-    /// Updates the predicate sets of the touched local pods, and creates those of new ones.
+    /// Updates the predicate sets of the touched local pods, and computes the predicate sets of new local pods.
     fn update_local_pods(
         &mut self,
         model: &Model,

@@ -1,8 +1,8 @@
-//! Chooses the local endpoints that are compiled, if the policies of all endpoints together have too many rules or too
-//! many truths (many sets with one address, or many selectors with one pod). The endpoints of one namespace are
-//! compiled together or not at all. The namespaces with the smallest policies come first, so that large policies of
-//! other namespaces cost them nothing. The node's own endpoints always stay. An endpoint that is left out gets no
-//! tables: nothing passes for it.
+//! Chooses the namespaces whose local endpoints are compiled, if the policies of all endpoints together are too
+//! expensive: they have too many rules, or too many predicates are true of the same addresses or pods (*truths*). The
+//! endpoints of one namespace are compiled together or not at all. Namespaces with the smallest policies are chosen
+//! first, so that large policies of other namespaces do not affect them. The node's own endpoints always stay. An
+//! endpoint that is left out gets no tables: nothing passes for it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,20 +11,22 @@ use crate::model::{Mark, Model};
 use crate::peers::{Members, Weights, most_truths};
 use crate::resolve::{LocalName, PolicyOrder, ResolveCache, Resolved, Terms, resolve};
 
-/// The divisor for the truths that may be counted: the weights may add up to the quotient. The reason is that a truth
-/// of an address may count three times: for the member, for its surroundings, and for the address itself.
+/// The weights of all namespaces may add up to the largest allowed number of truths, divided by this number. The
+/// reason: one truth of an address may count three times, for the member, for the surroundings of the address, and for
+/// the address itself.
 pub(crate) const SHARE: usize = 3;
 
-/// The policies of all namespaces together may have this [price](crate::resolve::Resolved::prices). A compilation from
-/// nothing then takes about a second.
+/// The policies of all namespaces together may have at most this [price](crate::resolve::Resolved::prices). A
+/// compilation from nothing then takes about a second.
 const MOST_PRICE: usize = 2 << 20;
 
 /// The namespaces that are not compiled (closed).
 #[derive(Debug)]
 pub(crate) struct ClosedNamespaces {
-    /// The largest price of the policies of all namespaces together.
+    /// The limit for the price of the policies of all namespaces together.
     pub(crate) most_price: usize,
-    /// Whether a compilation has counted too many truths. Only then are truths shared out among namespaces.
+    /// Whether the number of truths of each namespace is limited. This begins when a compilation has counted too many
+    /// truths.
     pub(crate) bounds_truths: bool,
     closed: BTreeSet<String>,
     /// The local endpoints of the closed namespaces.
@@ -34,7 +36,7 @@ pub(crate) struct ClosedNamespaces {
 }
 
 /// The inputs of a decision: policies, network sets, the namespaces of the local endpoints, and the local endpoints of
-/// closed namespaces. Changes of other pods have an effect only at the next decision.
+/// closed namespaces. If only other objects have changed, the decision is not repeated.
 #[derive(Debug, PartialEq)]
 struct DecisionInputs {
     marks: [Mark; 2],
@@ -88,14 +90,15 @@ impl ClosedNamespaces {
         !self.closed.is_empty()
     }
 
-    /// Decides again which endpoints are left out. If none is left out, truths are no longer shared out.
+    /// Decides again which namespaces are closed. If no namespace is closed now, the number of truths is no longer
+    /// limited.
     pub(crate) fn review(&mut self, model: &Model, local: &BTreeSet<LocalName>) {
         self.decide(model, local, SHARE);
         self.bounds_truths &= self.is_closing();
     }
 
-    /// Decides which endpoints are left out. If truths are shared out, the namespaces together get the truths that may
-    /// be counted, divided by `share`.
+    /// Decides which namespaces are closed. If truths are limited, all namespaces together get the largest allowed
+    /// number of truths, divided by `share`.
     pub(crate) fn decide(&mut self, model: &Model, local: &BTreeSet<LocalName>, share: usize) {
         let truths = if self.bounds_truths { most_truths(model) / share } else { usize::MAX };
         self.closed = closed(model, local, [truths, self.most_price]);
@@ -105,7 +108,7 @@ impl ClosedNamespaces {
 
 /// The terms that the policies of a namespace use.
 struct NamespaceTerms<'n> {
-    /// The part of the two limits, truths and price, that it uses: the larger of the two.
+    /// The fraction of the limit of truths or of the limit of price that the namespace uses, whichever is larger.
     part: f64,
     namespace: &'n str,
     terms: Terms,
@@ -114,7 +117,8 @@ struct NamespaceTerms<'n> {
     price: usize,
 }
 
-/// The namespaces that are closed, so that the others stay within the limits.
+/// Returns the namespaces to close, so that the others stay within the limits of truths and price. Namespaces that use
+/// the smallest part of the limits stay open first.
 fn closed(
     model: &Model,
     local: &BTreeSet<LocalName>,

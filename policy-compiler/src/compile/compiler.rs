@@ -6,18 +6,20 @@
 //! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: addresses cost O(E log E), and
 //! there are at worst O(S·P) selector matches. A selector is matched only with members that have the namespace or label
 //! that it requires. A chain has one row for each set of classes that its own predicates do not distinguish. Policies
-//! are looked up by namespace and by a label that they require, so they are never all read. The rows of one chain look
-//! at a bounded number of rules, where each alternative of a rule counts. The bound is four million, plus 16 for each
-//! rule, for each predicate that a rule has for peers, and for each predicate of a row. All chains of a node together
-//! look at most at four times the number for the largest chain ([`Compiler::looks`] counts them).
+//! are looked up by namespace and by a label that they require, so no lookup reads all policies. The number of tests of
+//! rules for the rows of one chain is bounded, where each alternative of a rule counts as a rule. The bound is four
+//! million, plus 16 for each rule, for each predicate that a rule has for peers, and for each predicate of a row. All
+//! chains of a node together may take four times the bound of the largest chain. [`Compiler::looks`] is the number of
+//! tests so far.
 //!
 //! The compiler also counts how often a predicate is true of a member or of an address, and counts the rules of
-//! policies that have a namespace. Both numbers are bounded. If the policies of a node exceed one of the bounds, some
+//! policies that have a namespace. Both counts are bounded. If the policies of a node exceed one of the bounds, some
 //! namespaces get no tables for their local endpoints ([`Compiler::left_out`]).
 //!
-//! **Memory and time.** A chain whose rows exceed the budget of bytes or of looks is evaluated rule by rule, which is
+//! **Memory and time.** A chain whose rows exceed the budget of bytes or of tests is evaluated rule by rule, which is
 //! slower but gives the same verdicts. [`Counts::linear`](crate::image::Counts) is the number of such chains. The most
-//! expensive chains come last. Each takes half of the remaining budget, so that they cost the other chains nothing.
+//! expensive chains come last. Each of them may take half of the remaining budget of bytes. So they take nothing from
+//! the other chains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
@@ -44,22 +46,22 @@ use crate::rows::{Cells, Chains, ClassColumns, LocalPods, NewChain, RowBuilder, 
 /// The default for the number of bytes of rows and cells that an image may hold.
 pub const DEFAULT_BUDGET: usize = 64 << 20;
 
-/// Builds images, and keeps identities and counter slots for its life.
+/// Builds images. Identities and counter slots keep their meaning from one image to the next.
 #[derive(Debug)]
 pub struct Compiler {
     interner: IdentityInterner,
     pub(crate) tables: RowTables,
-    /// The number of identities that the last image used.
+    /// The number of identities in use after the last compilation from nothing.
     used: u32,
     budget: usize,
-    /// The number of images so far.
+    /// The number of images that were built so far.
     serial: u64,
     state: Option<CompileState>,
     order: PolicyOrder,
     pub(crate) closed_namespaces: ClosedNamespaces,
 }
 
-/// The compile state may grow by this many classes, plus as many as it has.
+/// When the number of classes has grown to twice the original number plus this, everything is compiled from nothing.
 const SPARE_CLASSES: usize = 1024;
 
 impl Default for Compiler {
@@ -89,16 +91,16 @@ impl Compiler {
     }
 
     /// Forgets the decisions that have these slots, and frees the slots for other decisions. The caller ensures that no
-    /// image with these slots is in use, and that nothing counts at them any longer.
+    /// image with these slots is in use, and that no thread increments their counters any longer.
     pub fn release(&mut self, slots: &BTreeSet<u32>) {
         self.tables.release(slots);
     }
 
     /// Stores a pod's change in `image` in place, while other threads look up addresses. `image` is the last image.
-    /// `model` is the model from which it was compiled, with all changes so far and this one applied. This is possible
-    /// for a pod of another node that has only IPv4 addresses and whose predicate set already has a class in this
-    /// image. Returns `false` if a new image is needed. Until it exists, the change may be visible at only some of the
-    /// pod's addresses, and further changes are not stored.
+    /// `model` is the model from which `image` was compiled, with this change and all earlier ones applied. A change
+    /// can be stored if the pod is on another node and has only IPv4 addresses, and if its predicate set already has a
+    /// class in this image. Returns `false` if a new image is needed. Until that image exists, the change may be
+    /// visible at only some of the pod's addresses, and further changes are not stored.
     #[must_use]
     pub fn update(&mut self, image: &Image, model: &Model, change: PodChange<'_>) -> bool {
         if self.closed_namespaces.left_out.contains(change.name) {
@@ -112,8 +114,8 @@ impl Compiler {
         done.unwrap_or(false)
     }
 
-    /// Records a pod's change for the next image, and does not change the image in use. Use this for a change that
-    /// follows another one which the image in use cannot follow. `model` is the same as in [`update`](Self::update).
+    /// Records a pod's change for the next image, and does not change the image in use. Use this if an earlier change
+    /// already needs a new image. `model` is the same as in [`update`](Self::update).
     pub fn defer(&mut self, model: &Model, change: PodChange<'_>) {
         if self.closed_namespaces.left_out.contains(change.name) {
             self.state = None;
@@ -130,8 +132,8 @@ impl Compiler {
         &self.closed_namespaces.left_out
     }
 
-    /// The number of rules and of their predicates that all rows so far have tested. This is the part of the work that
-    /// grows fastest.
+    /// The work for all rows so far, as the number of tests of rules and of their predicates. This part of the work
+    /// grows fastest with the size of the policies.
     pub fn looks(&self) -> u64 {
         self.tables.builder.looks
     }
@@ -140,9 +142,10 @@ impl Compiler {
     /// the model gets no tables.
     ///
     /// The address tables of the last image are reused if none of their inputs has [changed](crate::model::Tracked).
-    /// This requires that since then only policies, tiers, failsafe ports and network sets have changed. Pods may have
-    /// changed only by [`update`](Self::update) and [`defer`](Self::defer). Local endpoints may have been added or
-    /// removed only if they are pods. Only selectors and CIDRs may have come into use as predicates.
+    /// They can be reused if only the following has changed since that image. Policies, tiers, failsafe ports and
+    /// network sets may have changed in any way. Pods may have changed only by [`update`](Self::update) and
+    /// [`defer`](Self::defer). Local endpoints may have been added or removed only if they are pods. Only selectors and
+    /// CIDRs may have come into use as predicates.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
         let admitted = self.closed_namespaces.admitted(model, local);
         let draft = match self.compile_delta(model, &admitted) {
@@ -186,8 +189,8 @@ impl Compiler {
             self.closed_namespaces.review(model, local);
             share = share.saturating_pow(4);
         }
-        // The loop ends at the latest when no namespace has a share. The policies of the node's own endpoints are not
-        // bounded.
+        // `share` grows until no namespace gets any truths, and then `most` is unlimited. So the loop ends. The
+        // policies of the node's own endpoints have no limit.
         loop {
             let admitted = self.closed_namespaces.admitted(model, local).into_owned();
             let most = if share == usize::MAX { usize::MAX } else { most_truths(model) };
@@ -284,14 +287,14 @@ enum Exceeded {
 /// The inputs for an image's chains and rows.
 struct Draft {
     resolved: Resolved,
-    /// The terms that rules use of either end.
+    /// The terms that rules use for either end.
     in_use: TermsInUse,
     state: CompileState,
     /// The classes of each predicate, if they are known already.
     columns: Option<ClassColumns>,
 }
 
-/// Computes the compile state from the members, and the classes of each predicate.
+/// Computes the compile state from the members. Also returns the classes of each predicate.
 fn compile_peers(
     interner: &mut IdentityInterner,
     (model, local, most): (&Model, &BTreeSet<LocalName>, usize),
@@ -350,7 +353,7 @@ fn compile_peers(
     Ok((state, columns))
 }
 
-/// Evaluates the predicates for all members. Returns also the terms that rules use for peers.
+/// Evaluates the predicates for all members. Also returns the terms that rules use for peers.
 fn evaluate_members(
     resolved: &Resolved,
     cache: &mut ResolveCache,
@@ -360,14 +363,15 @@ fn evaluate_members(
 ) -> Result<(Predicates, MemberPredicates, TermsInUse), TooMany> {
     let mut in_use = TermsInUse::of_peers(resolved, &cache.vocabulary);
     let (predicates, of_members) = evaluate(&cache.vocabulary, &in_use, members, local, truths)?;
-    // Predicates that come into use later get numbers after those of port sets.
+    // In `all`, the predicates for ports of port sets come after the predicates of the vocabulary. They are added to
+    // the vocabulary, so that predicates that come into use later get higher numbers.
     let of_port_sets = &predicates.all[cache.vocabulary.predicates.len()..];
     cache.vocabulary.predicates.extend_from_slice(of_port_sets);
     in_use.predicates.resize(predicates.all.len(), false);
     Ok((predicates, of_members, in_use))
 }
 
-/// Finishes the classes. Returns also the classes of each predicate, unless a class has no family.
+/// Finishes the classes. Also returns the classes of each predicate, or `None` if a class has no family.
 fn finish_classes(
     classifier: Classifier<'_>,
     predicates: usize,

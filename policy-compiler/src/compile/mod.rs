@@ -3,8 +3,8 @@
 //! `compiler` builds images; `state` holds the results of the last compilation. Deltas update the state in place.
 //! `pod_change` is for one pod of another node, usually in the image in use; `local_delta` is for pods that are
 //! attached and detached; `set_delta` is for network sets; and `predicate_delta` is for predicates that come into use.
-//! All collect an `address_delta`, which gives the touched addresses their new identities. `closed_namespaces` decides which
-//! namespaces have their policies compiled.
+//! Each of them adds the addresses that it touches to an `address_delta`, which then gives these addresses their new
+//! identities. `closed_namespaces` decides which namespaces have their policies compiled.
 
 mod address_delta;
 mod closed_namespaces;

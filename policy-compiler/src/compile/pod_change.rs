@@ -3,8 +3,8 @@
 //! The identity of an address depends on the kinds of members that have it and on its atom. So the change of such a pod
 //! changes a few cells of the address map and nothing else, provided that the image has a class for the predicate set
 //! of each of its addresses. Workers see a stored identity at their next lookup. Flows store identities; a flow that
-//! finds another identity is decided again. Every other change needs a new image. The addresses that such a change
-//! touches are recorded for it.
+//! finds another identity is decided again. Every other change needs a new image. Until then, the addresses that such a
+//! change touches are recorded.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -39,8 +39,8 @@ struct CellStore {
 
 impl CompileState {
     /// Stores a pod's change in the image in use. Returns `false` if the change was recorded for the next image
-    /// instead; no other change is stored before that image. Returns `Err` if the next image must be built from
-    /// nothing.
+    /// instead; further changes are then recorded too, until that image exists. Returns `Err` if the next image must be
+    /// built from nothing.
     pub(crate) fn update(
         &mut self,
         interner: &mut IdentityInterner,
@@ -76,8 +76,8 @@ impl CompileState {
         Ok(())
     }
 
-    /// Gives their new kinds to the addresses that the pod had before and has after the change. Returns these
-    /// addresses.
+    /// Replaces the pod's old kind by its new kind at every address that the pod had before the change or has after it.
+    /// Returns these addresses.
     fn change_kinds_of_pod(
         &mut self,
         model: &Model,
@@ -99,7 +99,7 @@ impl CompileState {
                 self.replace_kind(*address, was, is)?;
             }
         }
-        // It is known only that the endpoints equal those of this model, so the other marks stay.
+        // The state now matches this model's endpoints. The model may differ in other objects, so their marks stay.
         self.marks[Model::ENDPOINTS] = model.endpoints.mark();
         if let Some(pod) = after {
             self.pods.record(model, name, pod);
@@ -124,8 +124,8 @@ impl CompileState {
         Ok(kinds)
     }
 
-    /// The stores that new kinds at these addresses need. `None` if the image has no class for one of them, or if one
-    /// is IPv6: the IPv6 half of the map is not changed while others read it.
+    /// The stores that give these addresses the identities that follow from their new kinds. `None` if the image has no
+    /// class for one of them, or if one is IPv6: the IPv6 half of the map is not changed while others read it.
     fn plan_stores(
         &mut self,
         interner: &mut IdentityInterner,

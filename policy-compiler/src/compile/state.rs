@@ -17,7 +17,7 @@ use crate::peers::{
 use crate::resolve::{LocalName, Predicate, PredicateId, ResolveCache};
 use crate::rows::PodPredicateSets;
 
-/// An image has room for this many new identities, plus an eighth of those that it has.
+/// A new image has room for this many more identities, plus an eighth of its own number.
 pub(crate) const SPARE_IDENTITIES: usize = 256;
 
 /// The results of the last compilation.
@@ -35,18 +35,20 @@ pub(crate) struct CompileState {
     pub(crate) class_of: AHashMap<PredicateSet, u32>,
     /// The key of each predicate.
     pub(crate) predicate_keys: Vec<PredicateKey>,
-    /// The resolved policies, in the numbers that everything here uses.
+    /// The resolved policies. Their vocabulary gives the numbers of predicates and port sets in this state.
     pub(crate) cache: ResolveCache,
     /// The terms that rules use for peers.
     pub(crate) in_use: TermsInUse,
     pub(crate) local: BTreeSet<LocalName>,
     /// The predicate sets of the local pods themselves.
     pub(crate) pod_predicate_sets: AHashMap<LocalName, PodPredicateSets>,
-    /// The local pods' addresses: their predicate sets are part of the chains.
+    /// The addresses of the local pods. A change at one of them needs a new image, because chains contain the predicate
+    /// sets of local pods.
     pub(crate) own_addresses: BTreeSet<IpAddr>,
-    /// The kinds at addresses that have changed since then. They replace those in `addresses`.
+    /// The kinds at the single addresses that have changed since the last compilation from nothing. They replace the
+    /// kinds in `addresses`.
     pub(crate) moved: BTreeMap<IpAddr, Vec<MemberKindId>>,
-    /// The addresses whose kinds have changed but whose identities in the image in use have not.
+    /// The addresses whose kinds have changed, but whose identities in the image in use were not updated.
     pub(crate) deferred: BTreeSet<IpAddr>,
     /// The terms that rules use for peers; built at first use.
     pub(crate) peer_terms: Option<TermIndex>,
@@ -55,8 +57,8 @@ pub(crate) struct CompileState {
     /// With more classes than this, everything is compiled from nothing, because some classes may no longer have an
     /// address.
     pub(crate) most_classes: usize,
-    /// If the truths of kinds or of classes double, everything is compiled from nothing, because some endpoints may
-    /// have to be left out.
+    /// The limit for truths in the last compilation from nothing. If the truths of kinds or of classes exceed twice
+    /// this limit, everything is compiled from nothing, because some endpoints may have to be left out.
     pub(crate) most_truths: usize,
     pub(crate) pods: PodIndex,
 }
@@ -79,8 +81,9 @@ impl CompileState {
         Ok(())
     }
 
-    /// Counts a member that now has these predicates and had those before. Returns `Err` if no member gives a port name
-    /// this number any longer, because a new image would not have it.
+    /// Updates the counts for a member whose predicates change from `before` to `after`. Returns `Err` if no member
+    /// gives some port name its number any longer, because an image that is compiled from nothing would not have that
+    /// number.
     pub(crate) fn count(
         &mut self,
         after: &[PredicateId],
@@ -101,7 +104,7 @@ impl CompileState {
         Ok(())
     }
 
-    /// Returns `Err` if the kinds have too many truths, or if `of_others` is too large.
+    /// Returns `Err` if the truths of the kinds, or `of_others`, exceed twice the limit.
     pub(crate) fn check_truths(&self, of_others: usize) -> Result<(), Rebuild> {
         let most = self.most_truths.saturating_mul(2);
         if self.kinds.truths.max(of_others) > most { Err(Rebuild) } else { Ok(()) }

@@ -11,7 +11,7 @@ use crate::selector::{NAMESPACE, ORCHESTRATOR, Selector};
 /// The terms, by a label that each of them requires. A term that requires a namespace is found by the namespace.
 #[derive(Debug, Default)]
 pub(crate) struct TermIndex {
-    /// The terms that require a key and value.
+    /// The terms that require one of some values of a key, by key and value.
     of: AHashMap<String, AHashMap<String, Vec<Term>>>,
     anywhere: Vec<Term>,
 }

@@ -15,7 +15,7 @@ fn hash_of(value: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The meanings of an image's numbers, each indexed by its number.
+/// Hashes of the meanings of an image's numbers: of its classes, chains and paths, each indexed by the number.
 struct Meanings<'a> {
     image: &'a Image,
     classes: Vec<u64>,
@@ -55,7 +55,7 @@ impl<'a> Meanings<'a> {
         self.paths.get(path.0 as usize).copied().unwrap_or_default()
     }
 
-    /// A hash of a table of a row, which covers the path between any two adjacent bounds.
+    /// A hash of one table of a row: of the bounds at which the path changes, and of the path after each bound.
     fn table(&self, row: u32, table: usize) -> u64 {
         let mut bounds = [Vec::new(), Vec::new()];
         self.image.lines.bounds(row, table, &mut bounds);

@@ -20,8 +20,8 @@ pub type LocalPredicateSets = [Arc<[PredicateId]>; 2];
 pub struct Chain {
     /// The policies.
     pub list: Arc<List>,
-    /// The predicates that the policies use for the local end and that are true of it. `None` if they differ between
-    /// addresses of one family.
+    /// The predicates that the policies use for the local end and that are true of it. `None` if different predicates
+    /// are true of two addresses of one family.
     pub local: Option<LocalPredicateSets>,
 }
 

@@ -1,12 +1,12 @@
-//! Counts the stores in place, for each address. A caller that keeps the identity or the next hop of an address looks
-//! it up again when the count changes.
+//! Counts, for each address, the changes in an image that is in use. A caller that keeps the identity or the next hop
+//! of an address looks it up again when the count changes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of counters. They take 16 KiB, so they stay in the cache.
 const COUNTERS: usize = 1 << 12;
 
-/// Counters, indexed by a hash of the address. A change at one address rarely affects the count of another.
+/// Counters, indexed by a hash of the address. Two addresses rarely share a counter.
 #[derive(Debug)]
 pub(crate) struct ChangeCounters(Box<[AtomicU32; COUNTERS]>);
 
@@ -22,8 +22,8 @@ impl ChangeCounters {
         (address.wrapping_mul(0x9e37_79b9) >> (u32::BITS - COUNTERS.ilog2())) as usize
     }
 
-    /// The sum of the counts of two addresses. It only grows (and may wrap around). A caller that reads it before it
-    /// looks up an address notices every later change that is counted.
+    /// The sum of the counts of two addresses. The sum only grows (and may wrap around). If a caller reads the sum
+    /// before it looks up an address, every later change of the address changes the sum.
     #[inline]
     pub(crate) fn sum(&self, addresses: [u32; 2]) -> u32 {
         let counters = &*self.0;

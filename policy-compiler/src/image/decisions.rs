@@ -20,26 +20,26 @@ pub struct Run {
     pub path: PathId,
 }
 
-/// The decisions of a chain about the packets of a peer that come from one source port. The runs of each list are in
-/// ascending order and cover every key. Packets that have no key (later fragments) are not included.
+/// The decisions of a chain about the packets between its local end and one peer, for one source port. The runs of each
+/// list are in ascending order and cover every key. Packets that have no key (later fragments) are not included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decisions {
     /// The runs by destination port, for each of [`Protocol::ALL`].
     pub ports: [Vec<Run>; 3],
     /// The runs for the ICMP of the family, by type (the upper byte) and code.
     pub icmp: Vec<Run>,
-    /// The runs for the other protocols, by number. The numbers of TCP, UDP, SCTP and both ICMPs have the path of an
-    /// adjacent number, which has no meaning.
+    /// The runs for the other protocols, by number. TCP, UDP, SCTP and both ICMPs are not decided here: the runs also
+    /// cover their numbers, but the path there has no meaning.
     pub others: Vec<Run>,
-    /// Whether another source port may lead to another path.
+    /// Whether the decisions may be different for another source port.
     pub by_source: bool,
 }
 
-/// The place where an image looks up a peer's packets. The law: chains and peers with the same place get the same
-/// decisions.
+/// The place where an image looks up the decisions for a chain, a local end and a peer. The law: if two of these
+/// triples have the same place, their decisions are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lookups {
-    /// There is no place: an end is unknown, and everything is denied.
+    /// There is no place, because the chain or an end is unknown. Everything is denied.
     Nowhere,
     /// A row.
     Row(u32),
@@ -62,19 +62,20 @@ struct Bounds {
 }
 
 impl Image {
-    /// The class of an identity. Every chain decides peers of one class alike. Classes that all chains decide alike,
-    /// and that differ only in the nets that contain their addresses, count here as one: the first of them. `None` if
-    /// the tables do not know it.
+    /// The class of an identity. Every chain makes the same decisions for all peers of one class. Several classes count
+    /// as one, and the result is the first of them, if every chain makes the same decisions for them and if they differ
+    /// only in the nets that contain their addresses. `None` if the tables do not know the identity.
     pub fn class_of(&self, identity: Identity) -> Option<u32> {
         self.alike.get_or_init(|| self.classes_alike()).get(self.class(identity)?).copied()
     }
 
-    /// For each class, the first class that is decided alike.
+    /// For each class, the class that represents it: see [`class_of`](Self::class_of).
     fn classes_alike(&self) -> Box<[u32]> {
         let predicates = &self.peers.predicates.all;
         let is_net =
             |id: &PredicateId| matches!(predicates.get(*id as usize), Some(Predicate::Net(_)));
-        // If any rules are evaluated one by one, every predicate may matter.
+        // A chain that is evaluated rule by rule may use any net, so nets may be ignored only if there is no such
+        // chain.
         let by_rows = self.linear.is_empty();
         let mut first: AHashMap<(Vec<PredicateId>, Vec<Option<u32>>), u32> = AHashMap::new();
         let classes = (0..).zip(&self.peers.class_predicate_sets);
@@ -87,7 +88,7 @@ impl Image {
         alike.collect()
     }
 
-    /// The place of a chain, its local end and a peer.
+    /// The place where the decisions for a chain, its local end and a peer are looked up.
     pub fn lookups(&self, chain: ChainId, local: Identity, peer: Identity) -> Lookups {
         let class = self.class(peer).filter(|_| local != Identity::UNKNOWN);
         let Some(class) = class else { return Lookups::Nowhere };
@@ -135,7 +136,7 @@ impl Image {
         }
     }
 
-    /// Adds the bounds of all rules of a chain that is evaluated rule by rule.
+    /// Adds the bounds of all rules of a chain that is evaluated rule by rule. Does nothing for other chains.
     fn add_rules(&self, bounds: &mut Bounds, chain: ChainId) {
         let Some(linear) = self.linear.get(&chain) else { return };
         for step in &linear.steps.steps {
@@ -163,7 +164,7 @@ impl Image {
         }
     }
 
-    /// The port ranges in an end of a rule.
+    /// The port ranges in an end of a rule, including every port of its port sets.
     fn ranges(&self, end: &ResolvedEnd) -> Vec<(u16, u16)> {
         let mut ranges = Vec::new();
         for ports in end.ports() {

@@ -1,25 +1,26 @@
 //! Leaves: lines whose intervals all lead to paths. A leaf stores sixteen intervals and can imply a seventeenth; a
 //! [`Line`](super::Line) holds ten.
 //!
-//! Nearly all policies allow some ports and treat all others alike. So the last interval leads to the same path as the
-//! first. So does a packet that does not show its key, such as its port. A leaf relies on this: it stores neither the
-//! path of a seventeenth interval nor that of packets without a key. Both get the path of the first.
+//! Nearly all policies allow some ports and make one decision for all other packets. Then the last interval leads to
+//! the same path as the first, and so does a packet that does not show its key (such as its port). A leaf relies on
+//! this: it stores neither the path of a seventeenth interval nor that of packets without a key. Both get the path of
+//! the first.
 
 use super::target::{Interval, NO_KEY, Target};
 use crate::common::PathId;
 
-/// The number of intervals that a leaf stores; one more may follow if it has the path of the first.
+/// The number of intervals that a leaf stores. One more interval is possible if it leads to the same path as the first.
 pub(crate) const LEAF_WIDTH: usize = 16;
 
-/// A line whose intervals all lead to paths. A lookup adds the values of all lanes in parallel, and the sum is the
-/// path.
+/// A line whose intervals all lead to paths. A lookup compares the key with all of `lasts` in parallel, and adds the
+/// `steps` of the intervals that end before the key. The path is that sum plus the first interval's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(align(64))]
 pub(crate) struct Leaf {
     /// The last key of each interval except the last one; unused lanes hold the highest key.
     lasts: [u16; LEAF_WIDTH],
-    /// The difference from each interval's path to the next one's; the last place holds the first interval's path. Sums
-    /// wrap.
+    /// For each interval, the number of the next interval's path minus the number of its own path. The last element
+    /// holds the first interval's path instead. Sums wrap.
     steps: [u16; LEAF_WIDTH],
 }
 
@@ -47,7 +48,7 @@ impl Leaf {
         Some(Self::pack(lasts, to))
     }
 
-    /// `to` repeats the last interval's path after it.
+    /// `to` is the path of each interval. Unused elements repeat the last interval's path.
     fn pack(lasts: [u16; LEAF_WIDTH], to: [u16; LEAF_WIDTH]) -> Self {
         let mut steps = to;
         for (step, (here, next)) in steps.iter_mut().zip(to.iter().zip(&to[1..])) {
@@ -57,7 +58,7 @@ impl Leaf {
         Self { lasts, steps }
     }
 
-    /// The path of each interval; the last one's path is repeated after it.
+    /// The path of each interval. Unused elements repeat the last interval's path.
     fn unpack(&self) -> [u16; LEAF_WIDTH] {
         let mut to = self.steps;
         let mut here = self.steps[LEAF_WIDTH - 1];

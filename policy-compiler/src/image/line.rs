@@ -15,13 +15,13 @@ const EACH: u64 = 1 | 1 << LANE | 1 << (2 * LANE);
 
 const BORROW: u64 = EACH << (LANE - 1);
 
-/// A line: it leads each key to the target of its interval.
+/// A line. It divides the keys into intervals, each with a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(align(64))]
 pub(crate) struct Line {
     /// The starts of the second and all further intervals, three in a word; unused lanes hold [`NEVER`].
     starts: [u64; 3],
-    /// The target of each interval; the last one's target is repeated after it.
+    /// The target of each interval. Unused elements repeat the last interval's target.
     pub(crate) to: [Target; WIDTH],
 }
 
@@ -62,13 +62,14 @@ impl Line {
         *word = *word & !(((1 << LANE) - 1) << shift) | u64::from(start) << shift;
     }
 
-    /// The target of a key. The key is compared with three starts at once: if a start is above the key, its lane
-    /// borrows.
+    /// The target of a key. One subtraction compares the key with the three starts of a word: a lane borrows if its
+    /// start is above the key.
     #[inline]
     pub(super) fn lookup(&self, key: u32) -> Target {
         let keys = (u64::from(key) * EACH) | BORROW;
         let [a, b, c] = self.starts.map(|starts| (keys - starts) & BORROW);
-        // A lane has room for the sum of its own counts, and the highest lane for the sum of all lanes.
+        // Each lane counts the starts in it that are not above the key. The multiplication adds up the three lanes in
+        // the highest lane; the sum fits.
         let sum = ((a + b + c) >> (LANE - 1)).wrapping_mul(EACH);
         let before = (sum >> (2 * LANE)) as usize & 0xf;
         self.to.get(before).copied().unwrap_or_default()

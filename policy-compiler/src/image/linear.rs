@@ -15,17 +15,17 @@ use crate::resolve::{DecisionPlace, Stage, Steps, matches};
 pub(crate) struct Linear {
     pub(crate) direction: Direction,
     pub(crate) steps: Arc<Steps>,
-    /// The path of each step that decides.
+    /// For each step, the path if the step decides.
     pub(crate) step_paths: Box<[Option<PathId>]>,
-    /// The path of each tier end that decides.
+    /// For each tier, the path if the end of the tier decides.
     pub(crate) end_paths: Box<[Option<PathId>]>,
-    /// For a pod whose addresses differ, the predicate set of each.
+    /// For a pod whose addresses have different predicate sets, the predicate set of each address, by identity.
     pub(crate) own: BTreeMap<Identity, PredicateSet>,
 }
 
 impl Linear {
-    /// The path of a packet, evaluated rule by rule. `None` if an end is unknown. `chain` is the chain without rows,
-    /// and `tables` hold the predicates of addresses.
+    /// The path of a packet, evaluated rule by rule. `None` if an end is unknown. `chain` is the chain to which `self`
+    /// belongs, and `tables` hold the predicates of addresses.
     pub(crate) fn judge(
         &self,
         chain: &Chain,
@@ -43,7 +43,7 @@ impl Linear {
         let peer = facts_of(peer)?;
         let family = peer.family;
         let local = match &chain.local {
-            // The predicates of the local end are known: this chain has no rows only because they would be too large.
+            // The chain has fixed predicates for the local end. It has no rows because the rows would be too large.
             Some(local) => facts(&local[family as usize], family),
             None if chain.list.stage == Stage::Pod => facts(self.own.get(&local)?, family),
             None => facts_of(local)?,

@@ -1,7 +1,7 @@
 //! Rows in the form that lookups read: targets lead from one cache line to the next until a path is reached.
 //!
-//! For each table of protocols, a row has a target: a path, or a line that divides keys or source ports. A line divides
-//! them into up to ten intervals, a leaf into up to seventeen, and a tree of lines and leaves into any number.
+//! For each table of protocols, a row has a target: a path, or a line that divides keys or source ports. A line has up
+//! to ten intervals, a leaf up to seventeen, and a tree of lines and leaves any number.
 //!
 //! A packet without a key gets a separate key, [`NO_KEY`], which comes after all others.
 
@@ -18,14 +18,15 @@ pub(crate) type Row = [Target; TABLES];
 /// The number of tables.
 pub(crate) const TABLES: usize = OTHERS + 1;
 
-/// The largest number of steps of a lookup after the row: lines of ten intervals, by key and then by source port, and
-/// one more where a leaf became a tree.
+/// The largest number of steps of a lookup after the row: five levels of lines divide the keys, five more divide the
+/// source ports, and there is one more if a leaf was replaced by a tree.
 pub(crate) const STEPS: usize = 11;
 
 /// All rows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lines {
-    /// The targets, by table and then by row. Most packets are of one protocol, so lookups keep one table in the cache.
+    /// The targets, by table and then by row. Most packets are of one protocol, so most lookups read the same table,
+    /// which stays in the CPU's cache.
     pub(crate) rows: [Vec<Target>; TABLES],
     pub(crate) all: Vec<Line>,
     pub(crate) leaves: Vec<Leaf>,
@@ -60,7 +61,7 @@ impl Lines {
         self.rows.get(usize::from(table))?.get(row as usize).copied()
     }
 
-    /// The target to which a line leads a packet.
+    /// The next target for a packet: the one to which this line or leaf leads.
     #[inline]
     pub(crate) fn next(&self, line: Target, packet: PacketKey) -> Option<Target> {
         if line.is_leaf() {
@@ -76,11 +77,12 @@ impl Lines {
         Some(self.leaves.get((leaf.0 & NUMBER) as usize)?.lookup(packet.key(leaf) as u16))
     }
 
-    /// The path to which a target leads a packet.
+    /// The path to which a target leads a packet. `None` if the target refers to a line that does not exist.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the packet's key is not computed again")]
     pub(crate) fn follow(&self, place: Target, transport: Transport) -> Option<PathId> {
-        // The packet's transport is read only if it matters, and usually a single leaf decides.
+        // If the target is already a path, the packet's transport is not read. Otherwise one leaf usually leads to the
+        // path.
         if !place.is_line() {
             return place.as_path();
         }
@@ -107,7 +109,7 @@ impl Lines {
         }
     }
 
-    /// The rest of [`follow`](Self::follow), if more than one leaf by key is needed.
+    /// The rest of [`follow`](Self::follow), if the target is not a leaf by key.
     #[inline(never)]
     fn follow_far(&self, place: Target, transport: Transport) -> Option<PathId> {
         self.follow_lines(place, transport.into())
@@ -128,8 +130,8 @@ impl Lines {
         place.as_path()
     }
 
-    /// Adds the bounds of a table of a row to `bounds`: those of keys and those of source ports, including 0, in no
-    /// particular order.
+    /// Adds the bounds of a table of a row to `bounds`: the keys (`bounds[0]`) and the source ports (`bounds[1]`) at
+    /// which an interval begins, including 0, in no particular order.
     pub(crate) fn bounds(&self, row: u32, table: usize, bounds: &mut [Vec<u32>; 2]) {
         for bounds in bounds.iter_mut() {
             bounds.push(0);

@@ -7,8 +7,8 @@
 //! row ── protocol, ports, type ───> path        reason, verdict, rules on the way, counter slot
 //! ```
 //!
-//! Every lookup has a result. A number of another image, or an invalid number, gets a result without a panic. A number
-//! that refers to nothing in this image gets [`Reason::Unknown`](crate::model::Reason), which denies.
+//! Every lookup has a result. It does not panic, even for a number of another image or an invalid number. For a number
+//! that refers to nothing in this image, the result is [`Reason::Unknown`](crate::model::Reason), which denies.
 
 mod canonical;
 mod chain;

@@ -6,7 +6,7 @@ use crate::model::{ICMP, ICMPV6, L4Header, Transport};
 /// The protocols whose packets have a key: a destination port, or an ICMP type and code as one number.
 pub(crate) const KEYED: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
 
-/// The table of a protocol: its index in [`KEYED`]. All other protocols share the table after these, whose key is the
+/// The table of a protocol: its index in [`KEYED`]. All other protocols share one more table, in which the key is the
 /// protocol number.
 pub(crate) const fn table_of(protocol: u8) -> usize {
     match protocol {
@@ -55,7 +55,7 @@ impl PacketKey {
     /// The value that a line divides: the key, or the source port.
     #[inline]
     pub(super) const fn key(self, line: Target) -> u32 {
-        // A line by source port takes the upper half.
+        // For a line by source port, this shifts the upper half down.
         (self.key_and_source >> ((line.0 & SOURCE) / (SOURCE / u32::BITS))) as u32
     }
 }

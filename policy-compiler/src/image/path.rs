@@ -24,7 +24,7 @@ impl Path {
         Self { verdict: reason.verdict(), passes_on: reason.passes_on(), decision, slot }
     }
 
-    /// The path of unknown ends. Its slot is the direction's number.
+    /// The path of unknown ends. Its counter slot is the number of the direction.
     pub(crate) fn unknown(direction: Direction) -> Self {
         Self::new(Arc::new(Reason::Unknown(direction).into()), direction as u32)
     }

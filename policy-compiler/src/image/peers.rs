@@ -1,4 +1,4 @@
-//! The tables that lead from an address to its class. Consecutive images share them if only policies changed.
+//! The tables that lead from an address to its class. The next image shares them if only policies have changed.
 
 use std::sync::Arc;
 
@@ -7,11 +7,12 @@ use crate::common::Identity;
 use crate::peers::{ClassMap, PredicateSet, Predicates};
 use crate::prefix_map::PrefixMap;
 
-/// The tables from addresses to classes. They may contain predicates that only another image with the same tables uses.
+/// The tables from addresses to classes. Several images may share them, so they may contain predicates that this image
+/// does not use.
 #[derive(Debug)]
 pub(crate) struct PeerTables {
     pub(crate) prefixes: PrefixMap,
-    /// Counts the stores in place to `prefixes`.
+    /// Counts the changes of `prefixes` while the image is in use.
     pub(crate) changes: ChangeCounters,
     /// The class of each identity, with room for new identities.
     pub(crate) classes: ClassMap,

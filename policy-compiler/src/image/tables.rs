@@ -36,7 +36,7 @@ pub struct Counts {
     /// The number of chains that are evaluated rule by rule, because the local end's predicates differ between its
     /// addresses, or because the rows exceed the budget.
     pub linear: usize,
-    /// The number of predicates over peers.
+    /// The number of predicates in the address tables.
     pub predicates: usize,
     /// The number of distinct rows.
     pub rows: usize,
@@ -47,7 +47,8 @@ pub struct Counts {
 /// The value for a missing row.
 pub(crate) const NO_ROW: u32 = LINEAR - 1;
 
-/// The tables of one node, immutable.
+/// The tables of one node. They do not change, except that the compiler may store another identity of an IPv4 address
+/// in place.
 #[derive(Debug)]
 pub struct Image {
     pub(crate) peers: Arc<PeerTables>,
@@ -66,8 +67,7 @@ pub struct Image {
     /// The path that [`Image::path`] returns for a number that refers to none.
     pub(crate) no_path: Path,
     pub(crate) slots: u32,
-    /// For each class, the first class for which every chain makes the same decisions: see [`Image::class_of`]. Computed at
-    /// first use.
+    /// For each class, the class that [`Image::class_of`] returns. Computed at first use.
     pub(crate) alike: OnceLock<Box<[u32]>>,
     /// The number of the image among the images of its compiler.
     pub(crate) serial: u64,
@@ -115,8 +115,8 @@ impl Image {
         Identity(self.peers.prefixes.lookup_v6(address))
     }
 
-    /// The chain for a local pod's traffic in one direction. `None` for an endpoint that is not in these tables:
-    /// nothing passes for it.
+    /// The chain for a local pod's traffic in one direction. `None` for an endpoint that is not in these tables: no
+    /// packet to or from it may pass.
     pub fn chain(&self, endpoint: &ObjectName, direction: Direction) -> Option<ChainId> {
         self.chain_at(endpoint, Stage::Pod, direction)
     }
@@ -155,7 +155,8 @@ impl Image {
         Query { class: self.class_of_peer(local, peer), packet: transport.into() }
     }
 
-    /// The path that [`classify`](Self::classify) finds for a query of this image. If it is `None`, call `classify`.
+    /// The path that [`classify`](Self::classify) finds for a query of this image. `None` if there is no row for the
+    /// query: then `classify` finds the path.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the caller of several chains knows the table of all")]
     pub fn path_of(&self, chain: ChainId, query: Query) -> Option<&Path> {
@@ -187,7 +188,8 @@ impl Image {
         self.cells.get(cell).copied().unwrap_or(NO_ROW)
     }
 
-    /// The path of a packet without a row: the rules are evaluated one by one, or the path is the unknown one.
+    /// The path of a packet without a row: if the chain has rules that are evaluated one by one, their result;
+    /// otherwise the path for unknown ends.
     #[cold]
     #[inline(never)]
     pub(crate) fn classify_without_row(
@@ -205,7 +207,8 @@ impl Image {
         known.then(path).flatten().unwrap_or_else(|| self.unknown(chain))
     }
 
-    /// The first two paths of every image are those for unknown ends, one for each direction.
+    /// The path for unknown ends in the chain's direction. The first two paths of every image are these, one for each
+    /// direction.
     #[cold]
     #[inline(never)]
     fn unknown(&self, chain: ChainId) -> PathId {
@@ -225,7 +228,7 @@ impl Image {
     }
 
     /// Stores the class of an identity before any address has that identity. Returns `false` if there is no room. The
-    /// later store of the identity is a release, so a reader that sees the identity sees its class.
+    /// identity itself is stored later, with release ordering. So a reader that sees the identity also sees its class.
     pub(crate) fn store_class(&self, identity: Identity, class: u32) -> bool {
         self.peers.classes.store(identity, class)
     }
@@ -241,14 +244,14 @@ impl Image {
         &self.paths
     }
 
-    /// The end of the counter slots: all slots that images of this compiler have used so far are below it.
+    /// The number of counter slots: every slot that an image of this compiler has used so far is below it.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// A hash of everything that an endpoint's chains mean: the names and rules of the policies that select it, and
-    /// their predicates that are true of the endpoint. It changes if and only if one of these does. It is 0 for an
-    /// endpoint that is not in these tables.
+    /// A hash of the meaning of an endpoint's chains: the names and rules of the policies that select the endpoint, and
+    /// those predicates of these policies that are true of the endpoint. The hash changes if and only if one of these
+    /// changes. It is 0 for an endpoint that is not in these tables.
     pub fn revision(&self, endpoint: &LocalName) -> u64 {
         self.endpoints.get(endpoint).map_or(0, |local| local.revision)
     }
@@ -286,7 +289,8 @@ impl Image {
             + size_of_val(&*self.paths)
     }
 
-    /// The addresses as runs of one identity, in ascending order: the first and last address of each run.
+    /// All addresses, as runs with one identity each, in ascending order: the first address, last address and identity
+    /// of each run.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (IpAddr, IpAddr, Identity)> {
         self.peers.prefixes.runs().into_iter().map(|(first, last, it)| (first, last, Identity(it)))
     }

@@ -34,7 +34,7 @@ impl Target {
         Self(LINE | SOURCE | line & NUMBER)
     }
 
-    /// The leaf with this number, instead of the line.
+    /// The same target, but as a leaf instead of a line.
     pub(crate) const fn leaf(self) -> Self {
         Self(self.0 | LEAF)
     }
@@ -45,7 +45,7 @@ impl Target {
         self.0 & LEAF != 0
     }
 
-    /// The number of its leaf, if it is a leaf by key.
+    /// The number of the leaf, if the target is a leaf that is searched by key.
     #[inline]
     pub(crate) const fn as_leaf_by_key(self) -> Option<u32> {
         if self.0 & !NUMBER == LINE | LEAF { Some(self.0 & NUMBER) } else { None }
@@ -72,12 +72,12 @@ impl Target {
         self.0 & SOURCE != 0
     }
 
-    /// The number of its line or leaf.
+    /// The number of the line or leaf, if the target is one.
     pub(crate) const fn as_line(self) -> Option<u32> {
         if self.is_line() { Some(self.0 & NUMBER) } else { None }
     }
 
-    /// Another line or leaf that is searched by the same value.
+    /// The target with another number: a line or leaf as before, searched by the same value.
     pub(crate) const fn to_line(self, line: u32) -> Self {
         Self(self.0 & !NUMBER | line & NUMBER)
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::Deref;
 
-/// The addresses in ascending order, each of them once. Most members have one or two, and a `BTreeSet` with one address
-/// takes the memory of eleven.
+/// The addresses in ascending order, each of them once. Most members have one or two addresses, and a `BTreeSet`
+/// allocates memory for eleven even if it holds one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct AddressSet(Box<[IpAddr]>);
 

@@ -28,8 +28,8 @@ pub struct Model {
     pub network_sets: Journal<ObjectName, Arc<NetworkSet>>,
     /// The endpoints of every service that a rule names.
     pub services: Tracked<BTreeMap<ObjectName, Arc<BTreeSet<ServiceEndpoints>>>>,
-    /// The tiers that have objects. The built-in tiers need no object, and an object of that name does not change
-    /// them.
+    /// The tiers that have objects. A built-in tier needs no object, and an object with the name of a built-in tier
+    /// changes nothing.
     pub tiers: BTreeMap<String, Tier>,
     /// Every policy.
     pub policies: Journal<PolicyName, Arc<Policy>>,
@@ -37,7 +37,7 @@ pub struct Model {
     pub profiles: Tracked<BTreeMap<String, Arc<Profile>>>,
     /// Ports that host endpoint policy never closes.
     pub failsafe: Failsafe,
-    /// Addresses of pods that are not valid and that no other pod has. All traffic to and from them is denied.
+    /// The addresses of invalid pods, unless a valid pod has the address too. All traffic to and from them is denied.
     pub unknown: Tracked<BTreeSet<IpAddr>>,
 }
 
@@ -80,13 +80,13 @@ impl Model {
             self.host_endpoints.mark(),
             self.network_sets.mark(),
             self.services.mark(),
-            // Profiles count because their rules may use predicates that no policy uses.
+            // Profiles are here because their rules may use predicates that no policy uses.
             self.profiles.mark(),
             self.unknown.mark(),
         ]
     }
 
-    /// The labels of a namespace; none if it is missing.
+    /// The labels of a namespace. There are none if the namespace is not in the model.
     pub fn namespace_labels(&self, namespace: &str) -> &Labels {
         self.namespaces.get(namespace).unwrap_or(&NONE)
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ahash::AHashSet;
 
-/// Values, each stored once. Most pods share their labels with others, so after a reader has read one pod's labels, the
-/// cache holds them for all pods that share them.
+/// Values, each stored once. Most pods have the same labels as other pods. With one copy of each label set, a reader of
+/// many pods finds most labels in the CPU's cache.
 #[derive(Debug)]
 pub struct Interner<T: ?Sized> {
     known: AHashSet<Arc<T>>,
@@ -15,7 +15,8 @@ pub struct Interner<T: ?Sized> {
     most: usize,
 }
 
-/// The number of unused values that are kept, in addition to as many as are in use.
+/// After a removal of unused values, as many new values as remain, plus this number, may be stored before the next
+/// removal.
 const SPARE: usize = 1024;
 
 impl<T: Eq + Hash + ToOwned + ?Sized> Interner<T>
@@ -50,7 +51,7 @@ impl<T: ?Sized> Clone for Interner<T> {
 }
 
 impl<T: ?Sized> PartialEq for Interner<T> {
-    /// The stored values are not part of the meaning of a value, so any two interners are equal.
+    /// The stored values only save memory, so any two interners are equal.
     fn eq(&self, _: &Self) -> bool {
         true
     }

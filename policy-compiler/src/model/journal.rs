@@ -11,8 +11,8 @@ use super::tracked::Mark;
 const MOST: usize = 128;
 
 /// A map with a [`Mark`], like [`Tracked`](super::Tracked) values, that also records its last changes. A reader that
-/// knew the map at some mark learns at which keys the map may differ now, and which values were there. After a change
-/// through [`DerefMut`] every key may differ.
+/// has kept an earlier mark learns at which keys the map may have changed since then, and the values that were there. A
+/// change through [`DerefMut`] may have changed every key.
 #[derive(Debug, Clone)]
 pub struct Journal<K, V> {
     map: BTreeMap<K, V>,
@@ -56,7 +56,8 @@ impl<K: Ord + Clone, V: Clone> Journal<K, V> {
 
     /// Records a key whose value is about to change.
     fn record(&mut self, key: &K) {
-        // If no reader holds the current mark, it need not be replaced. Earlier marks may still be held.
+        // The mark is replaced only if a reader holds it. A reader may still hold an earlier mark, so the change is
+        // recorded even if the mark stays.
         let is_known = Arc::get_mut(&mut self.mark.0).is_none();
         if !is_known && self.changes.is_empty() {
             return;
@@ -76,8 +77,8 @@ impl<K: Ord, V> Journal<K, V> {
         self.mark.clone()
     }
 
-    /// The keys at which the map may differ from its state at a mark, with the values that were there. `None`: it may
-    /// differ at every key.
+    /// The keys at which the map may have changed since a mark, with the values that were there. `None` if every key
+    /// may have changed.
     pub(crate) fn since(&self, mark: &Mark) -> Option<BTreeMap<&K, Option<&V>>> {
         if *mark == self.mark {
             return Some(BTreeMap::new());

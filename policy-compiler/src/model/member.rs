@@ -52,19 +52,19 @@ pub struct HostEndpoint {
     pub node: String,
     /// Its interfaces.
     pub interface: Interface,
-    /// The addresses by which selectors of other policies know it.
+    /// Its addresses. A rule's selector that matches this host endpoint matches packets from or to these addresses.
     pub addresses: AddressSet,
     /// Its named ports.
     pub named_ports: BTreeSet<NamedPort>,
     /// The profiles that decide when no policy does, in order.
     pub profiles: Vec<String>,
-    /// The labels of those of its profiles that have any, in the same order. An own label comes before an inherited
-    /// one, and a label of an earlier profile comes before one of a later profile. Many host endpoints share one
-    /// profile's labels.
+    /// The labels that it inherits from its profiles, for each profile with labels, in the order of `profiles`. An own
+    /// label comes before an inherited one, and a label of an earlier profile comes before one of a later profile. Many
+    /// host endpoints share one profile's labels.
     pub inherited: Vec<Arc<Labels>>,
-    /// Whether it could not be imported as it was written. Then its interfaces, and the policies that select it, are
-    /// unknown. It denies what a host endpoint without policies would deny. In each direction for which any global
-    /// policy has rules for forwarded traffic, it also denies all forwarded traffic.
+    /// Whether the object could not be imported as it was written. If so, its interfaces, and the policies that select
+    /// it, are unknown. It denies everything that a host endpoint without policies would deny. In each direction for
+    /// which any global policy has rules for forwarded traffic, it also denies all forwarded traffic.
     pub broken: bool,
 }
 
@@ -126,17 +126,17 @@ pub struct LabelView<'m> {
     pub own: &'m Labels,
     /// Its namespace, and the namespace's labels.
     pub namespace: Option<(&'m str, &'m Labels)>,
-    /// Its service account, and the labels of the service account, which are `None` if it has no object.
+    /// Its service account, and the account's labels. The labels are `None` if the account has no object.
     pub service_account: Option<(&'m str, Option<&'m Labels>)>,
     /// Whether it is a pod.
     pub pod: bool,
-    /// The labels of each of its profiles.
+    /// The labels that it inherits from its profiles, for each profile with labels.
     pub inherited: &'m [Arc<Labels>],
 }
 
 impl<'m> LabelView<'m> {
-    /// The labels of the member and of its profiles. A key may have several values; selectors see the first, unless the
-    /// key is reserved.
+    /// The labels of the member and of its profiles. A key may occur several times. Selectors then see the first value,
+    /// and none if the key is reserved.
     pub(crate) fn own_labels(&self) -> impl Iterator<Item = (&'m str, &'m str)> {
         let inherited = self.inherited.iter().flat_map(|labels| labels.iter());
         self.own.iter().chain(inherited).map(|(key, value)| (key.as_str(), value.as_str()))

@@ -110,7 +110,7 @@ pub enum Hook {
     Forward,
     /// At a host endpoint before destination NAT (`preDNAT`).
     PreDnat,
-    /// At a host endpoint before connection tracking and without it (`doNotTrack`).
+    /// At a host endpoint before connection tracking; packets that it allows are not tracked (`doNotTrack`).
     Untracked,
 }
 
@@ -170,7 +170,7 @@ pub enum Action {
 /// One rule: it matches if all of its conditions hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// The index in the object's list for this direction. Several rules may come from one entry.
+    /// The index of the rule in its object's list of rules for this direction. Several rules may come from one entry.
     pub index: u32,
     /// The action on packets that match.
     pub action: Action,
@@ -252,8 +252,8 @@ pub struct RuleEnd {
     pub entities: Option<Vec<Entity>>,
     /// The port is one of these. An empty list means every packet, even one without ports.
     pub ports: Vec<PortMatch>,
-    /// The port is none of these. A packet of a protocol without ports has none of them, while a later fragment may
-    /// have any of them.
+    /// The port is none of these. A packet of a protocol without ports has no port, so it may match. A later fragment
+    /// may have any port, so it does not match.
     pub not_ports: Vec<PortMatch>,
 }
 

@@ -28,15 +28,15 @@ pub enum Reason {
     Isolated(Direction, PolicyName),
     /// A policy that is not valid denies.
     Broken(Direction, PolicyName),
-    /// A host endpoint that is not valid, and that may govern this interface, denies.
+    /// A host endpoint that is not valid, and that may belong to this interface, denies.
     BrokenHost(Direction, String),
-    /// A rule of a profile: its name and the rule's index.
+    /// A rule of a profile decides. Contains the profile's name and the rule's index.
     Profile(Direction, String, u32, Verdict),
     /// A profile that the endpoint names does not exist, so the packet is denied.
     MissingProfile(Direction, String),
     /// No rule of any profile matches: denied.
     NoProfile(Direction),
-    /// A port that host endpoint policy never closes.
+    /// The packet uses a failsafe port: a port that host endpoint policy never closes.
     Failsafe(Direction),
     /// No policy for the host endpoint applies here: the evaluation continues.
     NoHostPolicy(Direction),
@@ -59,7 +59,7 @@ impl Reason {
         }
     }
 
-    /// Whether a host endpoint's policy does not decide, so that the evaluations after it decide.
+    /// Whether the host endpoint's policies leave the decision to the evaluations that follow.
     pub const fn passes_on(&self) -> bool {
         matches!(self, Self::Failsafe(_) | Self::NoHostPolicy(_))
     }
@@ -101,13 +101,15 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A rule or tier end that is reported together with a later decision.
+/// A step of the evaluation that did not decide: a rule, or the end of a tier. It is reported together with the
+/// decision that came later.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Noted {
     /// A rule and what it did ([`Action::Pass`] or [`Action::Log`]), or what it would have done in a staged policy.
     Rule(RuleName, Action),
-    /// A staged policy none of whose rules would have decided. The end of its tier would have denied: the tier's
-    /// default action is Deny, and all of its policies that apply here are staged.
+    /// The end of a tier, with a staged policy of the tier. No rule of the policy would have decided, and then the end
+    /// of the tier would have denied, if the policy were enforced. This is noted if the tier's default action is Deny
+    /// and all policies of the tier that apply here are staged.
     TierEnd(Direction, Arc<PolicyName>),
 }
 
@@ -120,7 +122,7 @@ impl Noted {
         }
     }
 
-    /// The rule, if it is one.
+    /// The rule, unless this is the end of a tier.
     pub const fn rule(&self) -> Option<&RuleName> {
         match self {
             Self::Rule(rule, _) => Some(rule),

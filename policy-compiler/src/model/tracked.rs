@@ -38,7 +38,7 @@ impl<T> Deref for Tracked<T> {
 
 impl<T> DerefMut for Tracked<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // If no reader holds the current mark, it need not be replaced.
+        // The mark is replaced only if a reader holds it.
         if Arc::get_mut(&mut self.mark.0).is_none() {
             self.mark = Mark::default();
         }

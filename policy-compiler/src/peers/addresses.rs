@@ -23,8 +23,8 @@ use crate::common::{Identity, Rebuild};
 use crate::model::Model;
 use crate::prefix_map::PrefixMap;
 
-/// Replaces the kind of a member at a network. Without `was`, the member is added; without `is`, it is removed; without
-/// both, an atom is added.
+/// Replaces the kind `was` of a member at a network by `is`. If `was` is `None`, the member is added. If `is` is
+/// `None`, it is removed. If both are `None`, the network becomes an atom.
 #[derive(Debug)]
 pub(crate) struct PrefixEdit {
     pub(crate) net: IpNet,
@@ -55,7 +55,7 @@ impl PrefixIdentities {
         self.v4.len() + self.v6.len()
     }
 
-    /// The identity of every address: that of the longest prefix that contains it.
+    /// A map from every address to the identity of the longest prefix that contains the address.
     pub(crate) fn into_prefix_map(self) -> PrefixMap {
         PrefixMap::from_prefixes(Identity::UNKNOWN.0, self.v4, self.v6)
     }
@@ -68,8 +68,9 @@ pub(crate) struct Addresses {
     v6: Prefixes<V6>,
 }
 
-/// The prefixes of all network sets in ascending order, each with the position of its set. Sets are numerous and long,
-/// and sorting them does not depend on the policies, so another thread may sort them early.
+/// The prefixes of all network sets in ascending order, each with the position of its set. There may be many network
+/// sets, each with many prefixes. Sorting them does not depend on policies, so another thread can sort while policies
+/// are resolved.
 #[derive(Debug, Default)]
 pub(crate) struct SetPrefixes {
     v4: Vec<(V4, u32)>,
@@ -124,7 +125,7 @@ impl Addresses {
         Self { v4: Prefixes::new(merge(of_sets_v4.collect(), v4s)), v6: Prefixes::new(v6s) }
     }
 
-    /// The identity of every prefix. A host's address is a prefix of full length.
+    /// The identity of every prefix. A single address counts as a prefix of full length.
     pub(crate) fn identities(
         &self,
         classifying: &mut Classifier<'_>,
@@ -141,8 +142,8 @@ impl Addresses {
         Ok(PrefixIdentities { v4, v6 })
     }
 
-    /// The occupants of a network and of all larger prefixes around it. If `here` is given, it replaces the member
-    /// kinds of a single address, but not those of a larger prefix.
+    /// The occupants of a network and of all larger prefixes around it. If `here` is given and `net` is a single
+    /// address, `here` replaces the kinds of the members at exactly this address.
     pub(crate) fn occupants(&self, net: IpNet, here: Option<&[MemberKindId]>) -> Occupants {
         match net {
             IpNet::V4(net) => self.v4.occupants(v4(net), here),
@@ -150,13 +151,13 @@ impl Addresses {
         }
     }
 
-    /// The number of entries at prefixes.
+    /// The number of entries. A prefix has one entry for each of its occupants.
     pub(crate) fn len(&self) -> usize {
         self.v4.all.len() + self.v6.all.len()
     }
 
-    /// The first `most` entries at prefixes inside a network, in ascending order. A prefix with several entries occurs
-    /// several times.
+    /// The prefixes of the first `most` entries inside a network, in ascending order. A prefix occurs once for each of
+    /// its occupants.
     pub(crate) fn prefixes_in(&self, net: IpNet, most: usize) -> Vec<IpNet> {
         match net {
             IpNet::V4(net) => self.v4.inside(v4(net)).take(most).collect(),
@@ -192,7 +193,8 @@ fn identities<P: Prefix>(
     classifying: &mut Classifier<'_>,
     mut visit: impl FnMut(P, Identity),
 ) -> Result<(), TooMany> {
-    // The prefixes that contain the current one; the innermost is last. Each has its surroundings and atom.
+    // The prefixes that contain the current one, from the outermost to the innermost. Each has the surroundings and the
+    // atom of the addresses in it.
     let mut around: Vec<(P, SurroundingsNumber, AtomNumber)> = Vec::new();
     let nothing = (NO_SURROUNDINGS, classifying.outside_atoms());
     let mut own: Vec<MemberKindId> = Vec::new();
@@ -240,7 +242,7 @@ fn identities<P: Prefix>(
 /// The number of bits of an address that one pass of the radix sort reads.
 const DIGIT: u32 = 11;
 
-/// Merges two lists that are in ascending order of prefix.
+/// Merges two lists that are in ascending order of prefix. Entries of one prefix may be in any order in `some`.
 fn merge(mut some: Vec<(V4, Occupant)>, others: Vec<(V4, Occupant)>) -> Vec<(V4, Occupant)> {
     sort_each(&mut some, |item| item.0);
     if others.is_empty() {
@@ -260,7 +262,7 @@ fn merge(mut some: Vec<(V4, Occupant)>, others: Vec<(V4, Occupant)>) -> Vec<(V4,
     all
 }
 
-/// Sorts runs of entries with equal keys.
+/// Sorts each run of adjacent entries with equal keys.
 fn sort_each<T: Ord, K: PartialEq>(items: &mut [T], key: impl Fn(&T) -> K) {
     for same in items.chunk_by_mut(|a, b| key(a) == key(b)) {
         if same.len() > 1 {
@@ -269,7 +271,7 @@ fn sort_each<T: Ord, K: PartialEq>(items: &mut [T], key: impl Fn(&T) -> K) {
     }
 }
 
-/// Sorts entries. Many entries are sorted by a radix sort of their addresses, and then the entries of each address are
+/// Sorts entries. If there are many, a radix sort orders them by address, and then the entries of each address are
 /// sorted.
 fn sort_v4<T: Copy + Ord>(items: &mut Vec<(V4, T)>) {
     let first = match items.first() {

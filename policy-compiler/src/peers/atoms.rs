@@ -8,8 +8,8 @@ use ipnet::IpNet;
 use super::predicate_set::PredicateSet;
 use crate::resolve::{Predicate, PredicateId};
 
-/// The predicates of families and nets, by prefix. Each is true of all addresses of an atom or of none (see
-/// `addresses`).
+/// The predicates of families and nets, by prefix. Each predicate is true of all addresses of an atom, or of none of
+/// them (see `addresses`).
 #[derive(Debug)]
 pub(crate) struct AtomPredicates {
     by_net: AHashMap<IpNet, Vec<PredicateId>>,
@@ -30,7 +30,7 @@ impl AtomPredicates {
         Self { by_net }
     }
 
-    /// Adds a predicate that a net makes true. Returns whether the net is new.
+    /// Adds a predicate that is true of the addresses in a net. Returns whether the net is new.
     pub(crate) fn add(&mut self, net: IpNet, predicate: PredicateId) -> bool {
         let here = self.by_net.entry(net).or_default();
         here.push(predicate);
@@ -42,12 +42,12 @@ impl AtomPredicates {
         self.by_net.keys().copied()
     }
 
-    /// The predicates that a prefix in use makes true.
+    /// The predicates that are true of the addresses in exactly this prefix in use, not those of larger prefixes.
     pub(super) fn made_true_by(&self, net: IpNet) -> &[PredicateId] {
         self.by_net.get(&net).map_or(&[], Vec::as_slice)
     }
 
-    /// The predicate set of an atom: all predicates that the prefixes in use which contain it make true.
+    /// The predicate set of an atom: the predicates of all prefixes in use that contain the atom.
     pub(crate) fn predicate_set(&self, atom: IpNet) -> PredicateSet {
         let mut set = Vec::new();
         let mut net = Some(atom);

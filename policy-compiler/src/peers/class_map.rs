@@ -1,14 +1,14 @@
 //! The class of each identity.
 //!
-//! Identities and classes are both numbered in the order in which their addresses are first processed. So each of the
-//! first identities of an image usually has its own class, in the same order. Nothing is stored for these: a lookup
+//! Identities and classes are both numbered in the order in which their addresses are first processed. So for the first
+//! identities of an image, the class usually equals the identity's index. Nothing is stored for these: a lookup
 //! computes the class from the identity.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::common::Identity;
 
-/// The class of an identity without a class.
+/// The value that stands for no class.
 pub(crate) const NO_CLASS: u32 = u32::MAX;
 
 /// The map from identities to classes.
@@ -16,7 +16,7 @@ pub(crate) const NO_CLASS: u32 = u32::MAX;
 pub(crate) struct ClassMap {
     /// The first identity, which is at least 1.
     first: u32,
-    /// The number of identities, starting with the first, whose class is their own index.
+    /// The number of identities, starting with `first`, whose class equals their index.
     in_order: u32,
     /// The class of each further identity, or [`NO_CLASS`].
     rest: Box<[AtomicU32]>,
@@ -66,8 +66,8 @@ impl ClassMap {
         class.map_or(NO_CLASS, |class| class.load(Ordering::Relaxed))
     }
 
-    /// Stores the class of an identity while other threads may look up. Returns `false` if there is no room or if the
-    /// identity has another class.
+    /// Stores the class of an identity while other threads may look up. Returns `false` if there is no room, or if the
+    /// identity's class is not stored but computed and differs from `class`.
     pub(crate) fn store(&self, identity: Identity, class: u32) -> bool {
         let place = self.index(identity);
         if place < self.in_order {

@@ -34,10 +34,11 @@ pub(crate) struct Classes {
 /// The number of an atom while identities are computed.
 pub(crate) type AtomNumber = u32;
 
-/// The number of an address's surroundings, which are the predicates that the members of all larger prefixes make true.
+/// The number of an address's surroundings. Surroundings are the predicates of all members whose prefixes are larger
+/// than the single address and contain it.
 pub(crate) type SurroundingsNumber = u32;
 
-/// The surroundings of an address that lies in no larger prefix with occupants.
+/// The surroundings of an address that lies in no larger prefix with members.
 pub(crate) const NO_SURROUNDINGS: SurroundingsNumber = 0;
 
 /// The number for a missing atom.
@@ -55,15 +56,16 @@ pub(crate) struct Classifier<'a> {
     predicate_keys: &'a [PredicateKey],
     /// The predicate set of each atom.
     atom_predicates: Vec<PredicateSet>,
-    /// For addresses with members of a single kind, by kind: the atom in which the kind last occurred, and the identity
-    /// there.
+    /// The last result for an address whose members have a single kind, by kind: the atom of the address, and its
+    /// identity.
     of_one: Vec<(AtomNumber, Identity)>,
     of_one_elsewhere: AHashMap<(MemberKindId, AtomNumber), Identity>,
     of_several: AHashMap<(SurroundingsNumber, AtomNumber), OfKinds<Identity>>,
     /// The predicates of surroundings, by number.
     surroundings: Vec<PredicateSet>,
     surroundings_numbers: AHashMap<PredicateSet, SurroundingsNumber>,
-    /// The surroundings of addresses in a prefix, found by the surroundings of the prefix and by its member kinds.
+    /// The surroundings of the addresses in a prefix, by the surroundings of the prefix itself and by the kinds of its
+    /// members.
     surroundings_inside: AHashMap<SurroundingsNumber, OfKinds<SurroundingsNumber>>,
     truths: &'a mut Truths,
     classes: Classes,
@@ -101,8 +103,8 @@ impl<'a> Classifier<'a> {
         }
     }
 
-    /// The identity of an address in some surroundings and an atom. Its members have these kinds, which are ascending
-    /// and distinct.
+    /// The identity of an address with the surroundings `around` and this atom. `own` are the kinds of the members at
+    /// the address itself, ascending and distinct.
     pub(crate) fn identity(
         &mut self,
         around: SurroundingsNumber,
@@ -121,7 +123,8 @@ impl<'a> Classifier<'a> {
         Ok(identity)
     }
 
-    /// The identity of an address with members of one kind, in an atom and in no larger prefix with occupants.
+    /// The identity of an address in this atom whose members all have one kind, and that lies in no larger prefix with
+    /// members.
     #[inline]
     pub(crate) fn single_occupant(
         &mut self,
@@ -155,7 +158,8 @@ impl<'a> Classifier<'a> {
         Ok(identity)
     }
 
-    /// The surroundings of addresses in a prefix with members of these kinds. Endpoints have only single addresses.
+    /// The surroundings of the addresses in a prefix. `outer` are the surroundings of the prefix itself, and `own` are
+    /// the kinds of its members. These are never endpoints, because endpoints have only single addresses.
     pub(crate) fn surroundings(
         &mut self,
         outer: SurroundingsNumber,
@@ -197,13 +201,13 @@ impl<'a> Classifier<'a> {
         Ok(identity)
     }
 
-    /// The atom of the addresses that lie in no prefix in use.
+    /// Adds the atom of the addresses that lie in no prefix in use.
     pub(crate) fn outside_atoms(&mut self) -> AtomNumber {
         self.atom_predicates.push(PredicateSet::default());
         self.atom_predicates.len() as u32 - 1
     }
 
-    /// The atom of a prefix in use that lies in the atom `outer` and in no smaller one.
+    /// Adds the atom of a prefix in use. `outer` is the smallest atom that contains the prefix.
     pub(crate) fn atom_inside(&mut self, atom: IpNet, outer: AtomNumber) -> AtomNumber {
         let around = &self.atom_predicates[outer as usize];
         let set = union(around.iter().chain(self.atoms.made_true_by(atom)));
@@ -246,8 +250,8 @@ pub(crate) fn classes_by_predicate(classes: &[PredicateSet], predicates: usize) 
 /// A class that is added to an image.
 #[derive(Debug)]
 pub(crate) struct NewClass {
-    /// The class that the address had before.
+    /// The class that the addresses of the new class had before.
     pub(crate) from: Option<u32>,
-    /// The predicates that differ between the two classes.
+    /// The predicates that are true of only one of the two classes.
     pub(crate) differs: Vec<PredicateId>,
 }

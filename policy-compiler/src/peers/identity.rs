@@ -10,7 +10,7 @@
 //! the flow was decided. The identity is the same, so the same predicates are true. These rules do not use predicates
 //! that have come into use or gone out of use since then.
 //!
-//! A number is never reused for another key. Numbers only grow. When most of them are no longer in use, all keys are
+//! A number is never reused for another key. Numbers only grow. When most numbers are no longer in use, all keys are
 //! forgotten. New numbers then continue *after* the highest one, and tables indexed by identity stay small because they
 //! start there. Then policy is evaluated once more for each live flow.
 
@@ -21,19 +21,19 @@ use crate::common::{Identity, IndexTable};
 use crate::prefix_map::MAX_VALUE;
 use crate::resolve::Predicate;
 
-/// The number of unused identities that are kept, in addition to three times those in use. The same holds for unused
-/// predicates.
+/// All identities are forgotten when more have been assigned than four times those in use, plus this. The same holds
+/// for the keys of predicates.
 const SPARE: u32 = 65_536;
 
 /// The key of a predicate: a number that no other predicate ever gets.
 pub(crate) type PredicateKey = u64;
 
-/// The numbers of identities, for the life of a compiler.
+/// Assigns identities to keys, for the life of a compiler.
 #[derive(Debug)]
 pub(crate) struct IdentityInterner {
     predicate_keys: AHashMap<Predicate, PredicateKey>,
     next_key: PredicateKey,
-    /// The index of each identity, counted from the first one, found by its key.
+    /// Finds the index of an identity, counted from `first`, by its key.
     identities: IndexTable,
     /// The keys, one after another. A key is the length of the predicate set and its predicate keys in ascending order,
     /// followed by the same for the set without endpoints.
@@ -71,7 +71,7 @@ impl IdentityInterner {
         self.predicate_keys(predicates)
     }
 
-    /// The keys of some predicates, in order.
+    /// The keys of some predicates, in the order of the predicates. A predicate without a key gets a new one.
     pub(crate) fn predicate_keys(&mut self, predicates: &[Predicate]) -> Vec<PredicateKey> {
         let number = |predicate: &Predicate| {
             if let Some(known) = self.predicate_keys.get(predicate) {
@@ -92,7 +92,7 @@ impl IdentityInterner {
         predicate_keys: &[PredicateKey],
     ) -> Identity {
         let Self { identities, keys, ends, first, .. } = self;
-        // The key is appended to the others, and is removed again unless it is new.
+        // The key is appended to `keys`. If it turns out to be known, it is removed again.
         let start = keys.len();
         for set in sets {
             keys.push(set.len() as PredicateKey);
@@ -123,7 +123,7 @@ impl IdentityInterner {
         }
     }
 
-    /// Forgets every key if there are many more numbers than the `used` ones that the last image needed.
+    /// Forgets every key if many more identities have been assigned than the `used` identities that are still in use.
     pub(crate) fn forget_if_sparse(&mut self, used: u32) {
         if self.taken() > used.saturating_mul(4).saturating_add(SPARE) {
             self.forget(self.taken());
@@ -135,7 +135,8 @@ impl IdentityInterner {
         self.ends.len() as u32
     }
 
-    /// Forgets every key. The first `taken` numbers are not assigned again; nothing may have used the others.
+    /// Forgets every key. The first `taken` identities since the last time are never assigned again. Later ones may be
+    /// assigned again, so the caller ensures that nothing has used them.
     pub(crate) fn forget(&mut self, taken: u32) {
         let first = self.first + taken;
         let predicate_keys = std::mem::take(&mut self.predicate_keys);

@@ -1,5 +1,5 @@
 //! Kinds of members. Two members are of one kind if no policy here distinguishes them: they have the same predicate
-//! set, and both or neither are endpoints.
+//! set, and both are endpoints or both are not.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ pub(crate) type MemberKindId = u32;
 #[derive(Debug, Default)]
 pub(crate) struct MemberKinds {
     known: [AHashMap<PredicateSet, MemberKindId>; 2],
-    /// Whether the members are endpoints, and their predicate set.
+    /// For each kind, whether its members are endpoints, and their predicate set.
     pub(super) all: Vec<(bool, PredicateSet)>,
     /// The total length of the predicate sets of all kinds.
     pub(crate) truths: usize,
 }
 
 impl MemberKinds {
-    /// The kind of a member. `None` for an empty predicate set, because no policy here can notice such a member.
+    /// The kind of a member. `None` for an empty predicate set, because such a member affects no policy here.
     pub(crate) fn intern(
         &mut self,
         is_endpoint: bool,
@@ -85,8 +85,9 @@ impl MemberKinds {
         [set, around]
     }
 
-    /// The predicate set of a local endpoint at one of its addresses: its own predicates, those of the atom, and those
-    /// of members that are not endpoints. Other endpoints with the same address do not count.
+    /// The predicate set of a local endpoint at one of its addresses: its own predicates, the predicates of the atom,
+    /// and those of members with this address that are not endpoints. Predicates of other endpoints with this address
+    /// do not count.
     pub(crate) fn local_predicate_set(
         &self,
         own: &[PredicateId],

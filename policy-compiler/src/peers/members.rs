@@ -22,7 +22,8 @@ pub(crate) type Position = usize;
 #[derive(Debug)]
 pub(crate) struct Member<'m> {
     namespace: &'m str,
-    /// This is a reference to the `String`, because a `&str` would read the memory of every pod's name.
+    /// A reference to the `String` itself: to make a `&str` from it, the memory of every pod's name would have to be
+    /// read.
     name: &'m String,
     pub(crate) object: MemberObject<'m>,
     /// The labels of its namespace, if it has a namespace.
@@ -99,7 +100,7 @@ impl<'m> Member<'m> {
         }
     }
 
-    /// The member's own labels, for a member that inherits none.
+    /// The own labels of a pod or a network set. `None` for other members.
     pub(crate) fn own_labels(&self) -> Option<&Labels> {
         match &self.object {
             MemberObject::Pod(endpoint) => Some(&endpoint.labels),
@@ -108,7 +109,7 @@ impl<'m> Member<'m> {
         }
     }
 
-    /// The ports that it gives names to.
+    /// The ports to which it gives names.
     pub(crate) fn named_ports(&self) -> impl Iterator<Item = &NamedPort> {
         let ports = match &self.object {
             MemberObject::Pod(endpoint) => Some(&endpoint.named_ports),
@@ -144,7 +145,7 @@ impl<'m> Member<'m> {
     }
 }
 
-/// The number of pods at the start of the list that are in a namespace. Reads only a few of their names.
+/// The number of pods at the start of the list that are in a namespace. Reads the names of only a few of them.
 fn count_in_namespace(pods: &[(&ObjectName, &Arc<Endpoint>)], namespace: &str) -> usize {
     let is_in = |pod: &(&ObjectName, &Arc<Endpoint>)| pod.0.namespace == namespace;
     let mut to = 1;
@@ -207,7 +208,7 @@ impl<'m> Members<'m> {
             self.push_run_in(namespace, here.len());
             for (ObjectName { name, .. }, endpoint) in here {
                 let mut account = None;
-                // Leaving the pod unread here saves a cache miss for each pod.
+                // Without accounts the pod is not read here, which saves a cache miss for each pod.
                 if !accounts.is_empty() {
                     let named = endpoint.service_account.as_deref();
                     account = named.and_then(|it| accounts.get(&(namespace.as_str(), it))).copied();

@@ -8,17 +8,17 @@ use crate::common::Pinned;
 use crate::model::{Endpoint, LabelView, Model, ObjectName};
 use crate::selector::{Labels, NAMESPACE, NAMESPACE_PREFIX, Selector, is_reserved};
 
-/// The pods by their own labels. It is built at first use, because that reads all pods. Pods that share a label set
-/// form one entry.
+/// The pods by their own labels. It is built at first use, because building reads all pods. Pods with the same label
+/// set share one entry.
 #[derive(Debug, Default)]
 pub(crate) struct PodIndex {
     names: Names,
     /// For each label set, the indexes in `names` of its pods. Some of these pods may no longer exist, or may have
     /// other labels now.
     sets: Vec<Vec<u32>>,
-    /// The number of each label set.
+    /// The index of each label set in `sets`.
     numbers: AHashMap<Pinned<Arc<Labels>>, u32>,
-    /// The label sets that have a key and a value.
+    /// The indexes of the label sets that contain a label, by the label's key and value.
     of: AHashMap<String, AHashMap<String, Vec<u32>>>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct PodIndex {
 struct Names {
     /// The namespace and the name of each pod.
     text: String,
-    /// The ends of each namespace and each name in `text`.
+    /// For each pod, the end of its namespace and the end of its name in `text`.
     ends: Vec<[usize; 2]>,
 }
 
@@ -51,7 +51,8 @@ impl Names {
     }
 }
 
-/// The number of names without a pod that are kept, in addition to the number of pods.
+/// When there are more names than twice the number of pods plus this, the index is dropped and built again at its next
+/// use.
 const SPARE: usize = 1024;
 
 static NO_LABELS: Labels = Labels::new();
@@ -93,7 +94,7 @@ impl PodIndex {
         }
     }
 
-    /// Adds all pods. They are scattered in memory, so many are read together.
+    /// Adds all pods. They are scattered in memory, so several are read together and their cache misses overlap.
     fn add_all(&mut self, model: &Model) {
         const SIDE_BY_SIDE: usize = 64;
         let mut all = model.endpoints.iter();
@@ -107,7 +108,7 @@ impl PodIndex {
         }
     }
 
-    /// Pods of a model: all pods that a selector matches, and possibly others.
+    /// The pods of a model that a selector may match: all pods that it matches, and possibly others.
     pub(crate) fn candidates<'m>(
         &mut self,
         model: &'m Model,
@@ -130,7 +131,8 @@ impl PodIndex {
                 };
                 view.value(key).is_some_and(|value| values.contains(&value))
             };
-            // A pod's namespace may have no object. It then has no labels, but its name still counts.
+            // A selector of the namespace's name may match a namespace without an object, which this search would not
+            // find.
             if !values.is_empty() && !key.ends_with("projectcalico.org/name") {
                 let namespaces = model.namespaces.iter().filter(has);
                 return namespaces.flat_map(|(name, _)| in_namespace(model, name)).collect();

@@ -20,7 +20,7 @@ pub(crate) fn union<'t>(sets: impl Iterator<Item = &'t PredicateId>) -> Predicat
 /// The facts about an address: its predicate set, its family, and its ports in each port set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AddressFacts<'a> {
-    /// Its predicate set, which need not contain the family.
+    /// Its predicate set. The predicate of the family may be missing in it.
     pub(crate) predicates: &'a [PredicateId],
     /// The family.
     pub(crate) family: Family,
@@ -46,7 +46,8 @@ impl Facts for AddressFacts<'_> {
     }
 
     fn ports(&self, port_set: PortSetId) -> impl Iterator<Item = (Protocol, u16)> {
-        // Both lists ascend by predicate. A port set may have many more ports than an address.
+        // Both lists are in ascending order of predicate. A port set may have many more ports than an address, so the
+        // address's predicates are searched in the port set.
         let possible = self.possible_ports.get(port_set as usize).map_or(&[][..], |ports| ports);
         let own =
             self.predicates.partition_point(|own| Some(own) < possible.first().map(|it| &it.2));

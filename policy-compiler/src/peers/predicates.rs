@@ -24,7 +24,7 @@ pub(crate) struct Predicates {
 }
 
 impl Predicates {
-    /// For each predicate, whether it is in use, given the resolved terms in use.
+    /// For each predicate, whether it is in use, either itself or through a port set. `asked` are the terms in use.
     pub(crate) fn in_use(&self, asked: &TermsInUse) -> Box<[bool]> {
         let mut in_use = asked.predicates.clone();
         in_use.resize(self.all.len(), false);
@@ -65,7 +65,7 @@ impl MemberPredicates {
     }
 }
 
-/// Evaluates all terms: the predicates, and the predicate set of each member.
+/// Evaluates all terms for all members. Returns all predicates, and the predicate set of each member.
 pub(crate) fn evaluate<'m>(
     vocabulary: &Vocabulary,
     asked: &TermsInUse,
@@ -147,7 +147,7 @@ impl Evaluation<'_> {
                         }
                     }),
                     None if of_peers => (0..members.all.len()).for_each(ask),
-                    // Only endpoints give names to ports.
+                    // Only endpoints give names to ports, so other members need not be searched.
                     None => local.iter().copied().for_each(ask),
                 }
             }

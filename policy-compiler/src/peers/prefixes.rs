@@ -8,11 +8,11 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::member_kinds::MemberKindId;
 use crate::common::Rebuild;
 
-/// A prefix as numbers that sort like prefixes: by address, then by length.
+/// A prefix in the form of numbers, ordered by address and then by length.
 pub(super) trait Prefix: Copy + Ord {
     fn net(self) -> IpNet;
     fn length(self) -> u8;
-    /// The prefix of this length around it.
+    /// The prefix of this length that contains it.
     fn around(self, length: u8) -> Self;
     fn is_host(self) -> bool;
 
@@ -90,7 +90,7 @@ impl Occupant {
 }
 
 impl From<MemberKindId> for Occupant {
-    /// The last number means unknown, so kinds without a number of their own are denied.
+    /// A kind whose number is too large counts as unknown, so its addresses are denied.
     fn from(kind: MemberKindId) -> Self {
         kind.checked_add(1).map_or(Self::UNKNOWN, Self)
     }
@@ -111,11 +111,12 @@ pub(crate) struct Occupants {
 pub(super) struct Prefixes<P> {
     /// The prefixes in ascending order. A prefix occurs once for each of its occupants.
     pub(super) all: Vec<(P, Occupant)>,
-    /// The lengths of the prefixes so far.
+    /// Every length that a prefix in `all` has or has had.
     lengths: BTreeSet<u8>,
 }
 
-/// An edit of one occupant of one prefix: true adds it, false removes it. Removals of an occupant come first.
+/// An edit of one occupant of one prefix: true adds it, false removes it. In ascending order, the removals of an
+/// occupant come before its additions.
 pub(super) type OccupantEdit<P> = ((P, Occupant), bool);
 
 impl<P: Prefix> Prefixes<P> {
@@ -129,8 +130,8 @@ impl<P: Prefix> Prefixes<P> {
         Self { all, lengths: lengths.collect() }
     }
 
-    /// The occupants of a prefix and of all larger prefixes around it. If `here` is given, it replaces the member kinds
-    /// of exactly this prefix, provided that the prefix is a host.
+    /// The occupants of a prefix and of all larger prefixes around it. If `here` is given and the prefix is a single
+    /// address, `here` replaces the kinds of the members at exactly this prefix.
     pub(super) fn occupants(&self, of: P, here: Option<&[MemberKindId]>) -> Occupants {
         let mut occupants = Occupants::default();
         for length in self.lengths.range(..=of.length()) {

@@ -14,7 +14,7 @@ use crate::selector::{
     Comparison, Labels, NAMESPACE, NAMESPACE_PREFIX, Node, ORCHESTRATOR, Selector, is_reserved,
 };
 
-/// A set of the members of a domain, as bits by their places in it.
+/// A set of members of a domain. Bit *n* stands for the member with place *n*, counted over all members of the domain.
 type Bits = Vec<u64>;
 
 fn set_range(bits: &mut Bits, Range { start, end }: Range<usize>) {
@@ -25,7 +25,7 @@ fn set_range(bits: &mut Bits, Range { start, end }: Range<usize>) {
     }
 }
 
-/// A stored set of members: runs as long as there are few, else bits.
+/// A stored set of members: as runs of places if these are few, or else as bits.
 enum PlaceSet {
     Runs(Vec<Range<usize>>),
     Bits(Bits),
@@ -47,9 +47,9 @@ impl PlaceSet {
 /// The members of a domain, grouped by the value of a label.
 struct LabelValues<'m> {
     by_value: AHashMap<&'m str, usize>,
-    /// The set of places for the number of each value.
+    /// The places of the members that have a value, indexed by the number of the value.
     places: Vec<PlaceSet>,
-    /// The number of words of a set of the domain's members.
+    /// The number of words of [`Bits`] for this domain.
     words: usize,
 }
 
@@ -62,7 +62,8 @@ impl<'m> LabelValues<'m> {
         })
     }
 
-    /// Adds places, which must come after those that were added before.
+    /// Adds members that have the value with this number. Their places must come after all places that were added
+    /// before.
     fn add(&mut self, number: usize, places: Range<usize>) {
         let Some(all) = self.places.get_mut(number) else { return };
         match all {
@@ -72,7 +73,7 @@ impl<'m> LabelValues<'m> {
                 _ => runs.push(places),
             },
         }
-        // If there are many runs, the set is stored as bits.
+        // With this many runs, bits take no more memory than runs.
         if matches!(all, PlaceSet::Runs(runs) if runs.len() * 2 > self.words) {
             let mut bits = vec![0; self.words];
             all.add_to(&mut bits);
@@ -80,7 +81,7 @@ impl<'m> LabelValues<'m> {
         }
     }
 
-    /// Adds the places of `others`, which come after these.
+    /// Adds the values of `others`, whose places all come after those in `self`.
     fn append(&mut self, others: Self) {
         for (value, number) in others.by_value {
             let own = self.number(value);
@@ -98,7 +99,7 @@ impl<'m> LabelValues<'m> {
 }
 
 struct Domain<'m> {
-    /// Each run with its first place.
+    /// The runs of members, each with the place of its first member.
     runs: Vec<(usize, Run)>,
     len: usize,
     labels: AHashMap<String, LabelValues<'m>>,
@@ -206,7 +207,7 @@ impl<'m> Domain<'m> {
     fn values(&mut self, members: &'m Members<'_>, key: &str) -> &LabelValues<'m> {
         if !self.labels.contains_key(key) {
             let words = self.len.div_ceil(64);
-            // Reading the labels of many members waits for memory, so two threads share the work.
+            // Reading the labels of many members is slow because of cache misses, so two threads share the work.
             let half = self.runs.partition_point(|(first, _)| first * 2 < self.len);
             let (one, other) = self.runs.split_at(half);
             let (mut values, others) = join(
@@ -257,9 +258,10 @@ fn collect_values<'m>(
     values
 }
 
-/// Adds the values of a label that members have themselves. Pods are scattered in memory and not in the cache. So the
-/// addresses of many label sets are read first, which loads the sets together. Members share label sets; `seen` holds
-/// the number of the value for each set that has been read.
+/// Adds the values of a label that members have themselves. Pods are scattered in memory, so reading them causes cache
+/// misses. The pointers to the label sets of several pods are read first, so that these misses overlap. Many members
+/// share one label set. `seen` holds the result for each label set that was read: the number of the label's value in
+/// it.
 fn add_own_values<'m>(
     values: &mut LabelValues<'m>,
     seen: &mut AHashMap<Pinned<&'m Labels>, Option<usize>>,
@@ -303,7 +305,8 @@ impl<'m> SelectorIndex<'m> {
         self.each_domain(selector, |domain| match_domain(domain, members, selector, &mut visit));
     }
 
-    /// The number of pods that match a selector, without reading each of them. Visits the other members that match.
+    /// Returns the number of pods that match a selector, and visits the members that match and are not pods. Pods are
+    /// counted without a visit to each.
     pub(crate) fn count(&mut self, selector: &Selector, mut visit: impl FnMut(Position)) -> usize {
         let members = self.members;
         let mut count = 0;
@@ -347,7 +350,8 @@ fn match_domain<'m>(
     selector: &Selector,
     visit: &mut impl FnMut(Position),
 ) {
-    // Most selectors of network sets require one value, which few members have.
+    // This is the fast path for most selectors of network sets: they require one value of one label, which few members
+    // have.
     if let Node::Compare { key, how: Comparison::Equal, value } = selector.node() {
         domain.values(members, key);
         let Domain { runs, labels, .. } = domain;
@@ -375,13 +379,14 @@ fn places(bits: Bits) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Visits the members at some places, in ascending order, of a domain that consists of these runs.
+/// Visits the members at some places of a domain. `runs` are the runs of the domain, and `places` must be in ascending
+/// order.
 fn visit_members(
     runs: &[(usize, Run)],
     places: impl Iterator<Item = usize>,
     visit: &mut impl FnMut(Position),
 ) {
-    // The run of the last place, and the difference between a member's position and its place in that run.
+    // The places of the current run, and the number that is added to such a place to get the member's position.
     let (mut run, mut shift) = (0..0, 0);
     for place in places {
         if !run.contains(&place) {

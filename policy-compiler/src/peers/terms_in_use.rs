@@ -32,7 +32,8 @@ impl TermsInUse {
         };
         for list in &resolved.lists {
             all.add_terms(&list.peer);
-            // The address of the local end of a host endpoint's packets may be any address.
+            // At a host endpoint, the local end may have any address. So its terms are evaluated for all addresses, as
+            // for a peer.
             if local || list.list.stage != Stage::Pod {
                 all.add_terms(&list.local);
             }

@@ -1,5 +1,5 @@
-//! The weight of a predicate: an upper bound of the number of its truths, which is computed without evaluating the
-//! predicate.
+//! The weight of a predicate: an upper bound of the number of members and addresses of which the predicate is true. It
+//! is computed without evaluating the predicate for each member.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::model::{Model, ObjectName};
 use crate::resolve::{PortSet, Predicate, Terms, Vocabulary};
 use crate::selector::Selector;
 
-/// A pod's truth counts once for the pod and once for each of its two addresses.
+/// The weight of one pod: a predicate that is true of it counts once for the pod, and once for each of two addresses.
 const OF_POD: usize = 3;
 
 /// Computes the weights of predicates.
@@ -23,13 +23,14 @@ pub(crate) struct Weights<'m> {
     index: SelectorIndex<'m>,
     /// The prefixes of members that are not network sets.
     common: AllPrefixes,
-    /// The prefixes of the terms that are being weighed now.
+    /// The nets of the terms whose weights are being computed, and the prefixes of the network sets that these terms
+    /// match.
     own: AllPrefixes,
     /// For each port name, the largest number of ports to which a single member gives it.
     ports: AHashMap<&'m str, usize>,
 }
 
-/// The number of prefixes in the nets of each member, by its position.
+/// For each member, by position, the number of prefixes that lie in its nets.
 type Inside = AHashMap<Position, usize>;
 
 /// Prefixes in ascending order.
@@ -58,7 +59,7 @@ impl AllPrefixes {
         self.v4.len() + self.v6.len()
     }
 
-    /// The number of prefixes in a net.
+    /// The number of these prefixes that lie in a net.
     fn inside(&self, net: IpNet) -> usize {
         match net {
             IpNet::V4(net) => inside(&self.v4, v4(net)),
@@ -67,7 +68,8 @@ impl AllPrefixes {
     }
 }
 
-/// A prefix sorts directly before the prefixes inside it.
+/// The number of prefixes in `all` that lie in `outer`. A prefix sorts directly before the prefixes inside it, so these
+/// are adjacent.
 fn inside<P: Prefix>(all: &[P], outer: P) -> usize {
     let behind = &all[all.partition_point(|it| *it < outer)..];
     behind.partition_point(|it| outer.contains(*it))
@@ -93,9 +95,9 @@ impl<'m> Weights<'m> {
         Self { model, members, index, common, own: AllPrefixes::default(), ports }
     }
 
-    /// The weight of each of these terms, first the predicates and then the port sets. The prefixes that count are
-    /// those of members that are not network sets, and those that the terms themselves contain. Prefixes that only
-    /// other terms contain count for those other terms.
+    /// The weight of each of these terms, first the predicates and then the port sets. They depend on two groups of
+    /// prefixes: the prefixes of members that are not network sets, and the prefixes that these terms bring themselves
+    /// (their nets, and the network sets that they match). The prefixes of other terms are left out.
     pub(crate) fn of_terms(&mut self, terms: &Terms, vocabulary: &Vocabulary) -> [Vec<usize>; 2] {
         let predicates = || terms.predicates.iter().map(|it| &vocabulary.predicates[*it as usize]);
         let port_sets = || terms.port_sets.iter().map(|it| &vocabulary.port_sets[*it as usize]);
@@ -168,7 +170,7 @@ impl<'m> Weights<'m> {
         pods * OF_POD + others.len() + in_nets.min(self.common.len() + self.own.len())
     }
 
-    /// `truths` gives the number of truths of an address, from the number of its ports.
+    /// The weight of a term about a service. `truths` returns the weight of one address, given the number of its ports.
     fn of_service(&self, name: &ObjectName, truths: impl Fn(usize) -> usize) -> usize {
         let all = self.model.services.get(name).into_iter().flat_map(|all| all.iter());
         all.map(|some| (1 + some.addresses.len()) * truths(some.ports.len())).sum()

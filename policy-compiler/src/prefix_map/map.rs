@@ -91,16 +91,16 @@ impl PrefixMap {
         self.v4.set_24(address, values)
     }
 
-    /// Replaces the content of the map in `nets` by `entries`, each with a value. `nets` are in ascending order, do not
-    /// overlap, and are among the entries. Entries are in ascending order, without host bits, and occur once each;
-    /// those outside of `nets` are single addresses. Returns `false` if there is no room left or a value is above
-    /// [`MAX_VALUE`]. Some entries may then be stored already.
+    /// Replaces everything that the map holds for addresses in `nets` by `entries`. `nets` must be in ascending order
+    /// and must not overlap, and each of them must also be an entry. Entries must be in ascending order, without host
+    /// bits and without duplicates. Entries outside of `nets` must be single addresses. Returns `false` if there is no
+    /// room left or a value is above [`MAX_VALUE`]. In this case some entries may already be stored.
     #[must_use]
     pub fn replace(&mut self, nets: &[IpNet], entries: &[(IpNet, u32)]) -> bool {
         let mut of_v6 = Vec::new();
         for (net, value) in entries {
             let stored = match net {
-                // The cell of a host is stored in place; a prefix takes new blocks.
+                // The value of a single address is stored in place. A prefix needs new blocks.
                 IpNet::V4(net) if net.prefix_len() == 32 => {
                     self.v4.set(net.addr().to_bits(), *value)
                 }

@@ -13,7 +13,7 @@ use super::nets::lies_in;
 pub(super) struct Intervals {
     default: u32,
     hosts: AHashMap<u128, u32>,
-    /// The first address and the value of each interval, in ascending order; the first one starts at 0.
+    /// The first address and the value of each interval, in ascending order. The first interval starts at address 0.
     starts: Vec<(u128, u32)>,
 }
 
@@ -107,8 +107,9 @@ fn value_at(starts: &[(u128, u32)], default: u32, address: u128) -> u32 {
     after.checked_sub(1).and_then(|at| starts.get(at)).map_or(default, |(_, value)| *value)
 }
 
-/// Processes prefixes in the order of their first address, outer ones before inner ones, with the open prefixes on a
-/// stack. After a prefix that lies in no other one, addresses have the value `around`.
+/// Adds the intervals of some prefixes. The prefixes are in ascending order of their first address, larger ones before
+/// smaller ones inside them. A stack holds the prefixes that contain the current address. Addresses in no prefix have
+/// the value `around`.
 fn insert(
     starts: &mut Vec<(u128, u32)>,
     around: u32,
@@ -124,8 +125,8 @@ fn insert(
     close(starts, &mut open, around, None);
 }
 
-/// Closes every open prefix that ends before `before`, or all of them if it is `None`. After a closed prefix, its
-/// parent's value applies.
+/// Removes from the stack every prefix that ends before the address `before`, or all prefixes if `before` is `None`.
+/// After the end of a prefix, the value of the prefix around it applies.
 fn close(
     intervals: &mut Vec<(u128, u32)>,
     open: &mut Vec<(u128, u32)>,
@@ -143,7 +144,7 @@ fn close(
     }
 }
 
-/// Sets `value` for addresses from `start` on.
+/// Begins an interval with this value at `start`.
 fn cut(intervals: &mut Vec<(u128, u32)>, start: u128, value: u32) {
     if intervals.last().is_some_and(|(last, _)| *last == start) {
         intervals.pop();

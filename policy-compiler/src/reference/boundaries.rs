@@ -10,8 +10,8 @@ use crate::check::{Atoms, Bounds};
 use crate::model::{Endpoint, Model, NamedPort, Policy, PortMatch, Rule};
 use crate::selector::Labels;
 
-/// The atoms of a model under these policies: the prefixes of its members and services, and those that the rules and
-/// the failsafe ports name.
+/// The atoms of a model with these policies. They follow from the prefixes of its members and services, and from the
+/// prefixes that the rules and the failsafe ports name.
 pub(super) fn atoms_of(model: &Model, policies: &[&Policy]) -> Atoms {
     type Seen<'m> = (&'m str, Option<&'m str>, &'m Labels, Option<&'m BTreeSet<NamedPort>>);
     let mut atoms = Atoms::default();
@@ -32,7 +32,8 @@ pub(super) fn atoms_of(model: &Model, policies: &[&Policy]) -> Atoms {
         let id = number(1, (name.namespace.as_str(), None, &set.labels, None));
         set.nets.iter().for_each(|net| atoms.member(*net, id));
     }
-    // Host endpoints inherit labels, and services have none, so each of them gets its own number.
+    // Each host endpoint and each group of service endpoints gets a number of its own: host endpoints inherit labels
+    // that are not compared here, and services have no labels.
     let mut alone = 1 << 30;
     for host in model.host_endpoints.values() {
         alone += 1;
@@ -60,7 +61,7 @@ pub(super) fn atoms_of(model: &Model, policies: &[&Policy]) -> Atoms {
     atoms
 }
 
-/// The bounds of a model's policies.
+/// The bounds of these policies of a model.
 pub(super) fn bounds_of(model: &Model, policies: &[&Policy]) -> Bounds {
     let mut bounds = Bounds::default();
     let mut names = BTreeSet::new();

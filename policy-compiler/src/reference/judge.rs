@@ -1,4 +1,5 @@
-//! The linear reference as a judge. It assumes that any two ends may be treated differently.
+//! The linear reference as a judge. Its key of a local end is the end itself, so two local ends never count as the
+//! same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -24,7 +24,7 @@ use crate::selector::Selector;
 #[derive(Debug)]
 pub struct Reference<'m> {
     model: &'m Model,
-    /// The pods and host endpoints that have each address.
+    /// For each address, the pods and host endpoints that have it.
     by_address: BTreeMap<IpAddr, Vec<EndpointName<'m>>>,
 }
 
@@ -34,7 +34,7 @@ enum EndpointName<'m> {
     Host(&'m str),
 }
 
-/// A member that may have an address.
+/// A member that has an address of the packet.
 struct Candidate<'a> {
     view: LabelView<'a>,
     named_ports: Vec<&'a NamedPort>,
@@ -44,7 +44,7 @@ struct Candidate<'a> {
 enum PolicyEnd {
     /// No rule except `Log` rules matches.
     NoMatch,
-    /// A rule of a staged policy matches. It is only noted.
+    /// A rule of a staged policy matches. The rule is noted, and the evaluation continues with the next policy.
     Staged,
     /// A `Pass` rule matches, so the rest of the tier is skipped.
     Pass,
@@ -52,7 +52,7 @@ enum PolicyEnd {
     Verdict(RuleName, Verdict),
 }
 
-/// The results of all terms of some rules for one peer.
+/// For one peer, the results of all terms of some rules.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Signature {
     terms: Vec<bool>,
@@ -109,8 +109,8 @@ impl<'m> Reference<'m> {
             .map(|(name, policy)| (name, policy.as_ref()))
             .filter(|(name, policy)| {
                 if self.host(local).is_some_and(|host| host.broken) {
-                    // It is unknown which policies select the endpoint: each policy that selects host endpoints may be
-                    // one.
+                    // It is unknown which policies select the endpoint, so every global policy that may deny forwarded
+                    // traffic counts.
                     return stage == Stage::Forward
                         && name.kind == PolicyKind::Global
                         && policy.may_deny_forwarded(direction);
@@ -165,8 +165,8 @@ impl<'m> Reference<'m> {
         Decision { reason, noted }
     }
 
-    /// The results of all terms of the policies' rules for a peer, for any packet. These policies treat peers with
-    /// equal signatures alike.
+    /// For a peer, the results of all terms of the policies' rules, independent of the packet's ports. The law: these
+    /// policies make the same decisions for peers with equal signatures.
     pub fn signature(
         &self,
         policies: &Policies<'m>,
@@ -291,8 +291,8 @@ impl<'m> Reference<'m> {
         }
     }
 
-    /// Evaluates the policies of one tier in order. Returns `Break` with the reason if the tier decides. Otherwise
-    /// returns the first enforced policy that was evaluated, and the next tier decides.
+    /// Evaluates the policies of one tier in order. Returns `Break` with the reason if the tier decides. Otherwise the
+    /// next tier may decide, and the result is the first enforced policy that was evaluated.
     fn decide_tier<'p>(
         &self,
         policies: &[&(&'p PolicyName, &Policy)],
@@ -372,8 +372,8 @@ impl<'m> Reference<'m> {
         self.host(local).is_some_and(|host| policy.selector.matches(&Model::host_view(host)))
     }
 
-    /// The members that may have an address. For the local end this is only the local pod itself, even if another pod
-    /// still has the address.
+    /// The members that have an address. At the local end of a pod's packet, the only pod is the local pod itself, even
+    /// if another pod has the address too.
     fn candidates(
         &self,
         address: IpAddr,
@@ -412,7 +412,7 @@ impl<'m> Reference<'m> {
     }
 }
 
-/// A packet at an endpoint, and the members that may have its two addresses.
+/// A packet at an endpoint, and the members that have its two addresses.
 struct Evaluation<'a> {
     reference: &'a Reference<'a>,
     direction: Direction,
@@ -433,7 +433,7 @@ impl Evaluation<'_> {
         {
             return false;
         }
-        // The ICMP of the other family is a protocol like any other, without types and codes.
+        // ICMP of the other family (such as ICMP over IPv6) is treated like any protocol without types and codes.
         let is_icmp = protocol == if family == Family::V4 { ICMP } else { ICMPV6 };
         if let Some(wanted) = rule.icmp {
             let covered = match l4 {
@@ -484,7 +484,8 @@ impl Evaluation<'_> {
             let excepted = |port| {
                 end.not_ports.iter().any(|wanted| port_matches(wanted, port, candidates, |_| true))
             };
-            // A later fragment may have any port, while a packet of a protocol without ports has none.
+            // The port of a later fragment is unknown, so it may be an excluded one. A packet of a protocol without
+            // ports has no port that could be excluded.
             let has_ports = Protocol::from_number(self.packet.transport.protocol).is_some();
             if has_ports && port.is_none_or(excepted) {
                 return false;
@@ -532,8 +533,8 @@ impl Evaluation<'_> {
     }
 }
 
-/// Evaluates the rules of a policy in order, up to the first that matches and is not a `Log` rule. Notes the rules that
-/// match without a verdict.
+/// Evaluates the rules of a policy in order, up to the first that matches and is not a `Log` rule. Notes the matching
+/// rules that give no verdict.
 fn decide_policy(
     name: &PolicyName,
     policy: &Policy,

@@ -19,7 +19,7 @@ use crate::model::{Direction, Endpoint, Failsafe, Mark, Model, Policy, Reason, T
 /// The number of unused entries that are kept, in addition to as many as are in use.
 const SPARE: usize = 256;
 
-/// The resolved rules of each policy, with the turn that last used them.
+/// The resolved rules of each policy, with the number of the resolution that last used them.
 type Rules = AHashMap<Pinned<Arc<Policy>>, (Arc<PolicyRules>, u64)>;
 
 /// The resolve cache. All numbers in it belong to one vocabulary.
@@ -32,9 +32,9 @@ pub(crate) struct ResolveCache {
     context: Option<Context>,
     /// The policies of the local pods.
     pub(super) pods: BTreeMap<Arc<LocalName>, PodPolicies>,
-    /// The turn of the policy order that `pods` corresponds to.
+    /// The value of `PolicyOrder::turn` when `pods` was computed.
     pub(super) pods_at: u64,
-    /// The number of resolutions.
+    /// The number of resolutions so far.
     turn: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct PodPolicies {
     pub(super) lists: Lists<Arc<ResolvedList>>,
 }
 
-/// The inputs of a list other than its policies.
+/// The inputs of all lists, except their policies. If these change, no stored list is valid.
 #[derive(Debug, PartialEq)]
 struct Context {
     tiers: BTreeMap<String, Tier>,
@@ -78,7 +78,7 @@ impl ResolveCache {
         self.turn += 1;
     }
 
-    /// Ends a resolution, and forgets most of the entries that it did not use.
+    /// Ends a resolution. If there are too many unused entries, forgets them.
     pub(super) fn end_turn(&mut self, lists: &[Arc<ResolvedList>]) {
         let turn = self.turn;
         if self.lists.len() > lists.len() * 2 + SPARE {
@@ -86,7 +86,8 @@ impl ResolveCache {
                 lists.iter().map(|it| Pinned(&**it)).collect();
             self.lists.retain(|_, it| used.contains(&Pinned(&*it.resolved)));
         }
-        // Rules in use carry the mark of the last turn that built a list with them, not of this turn.
+        // If a list is reused, its rules are not looked up, so they may carry an earlier turn although they are in use.
+        // If they are forgotten here, they are only resolved again when another list needs them.
         for (direction, rules) in Direction::ALL.into_iter().zip(&mut self.rules) {
             let of_direction = |list: &&Arc<List>| list.direction == direction;
             let named = || self.lists.keys().filter(of_direction).map(|list| list.policies.len());
@@ -127,7 +128,7 @@ impl ResolveCache {
         (name, policy): NamedPolicy<'_>,
     ) -> Option<Arc<PolicyRules>> {
         let (known, used) = self.rules[direction as usize].get_mut(&Pinned(Arc::clone(policy)))?;
-        // One policy value may be stored under two names.
+        // Two policies with different names may share one value.
         if !Arc::ptr_eq(&known.name, name) && known.name != *name {
             return None;
         }

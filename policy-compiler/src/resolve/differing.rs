@@ -1,4 +1,5 @@
-//! The rules in which two lists differ. Only the rows of peers that these rules may match are built again.
+//! Finds the rules in which two lists differ. If a list replaces another one, only the rows of peers that these rules
+//! may match are built again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use crate::common::Pinned;
 use crate::model::Family;
 
 impl ResolvedList {
-    /// The rules that only one of two lists has. Both lists have the same stage and direction. `None` if the lists
-    /// differ in more than the rules of policies.
+    /// The rules of policies that only one of two lists has. Both lists must have the same stage and direction. `None`
+    /// if the lists also differ in something else.
     pub(crate) fn differing_rules<'l>(&'l self, other: &'l Self) -> Option<Vec<&'l ResolvedRule>> {
         let around = |list: &'l Self| {
             let Range { start, end } = list.policy_steps;
@@ -27,7 +28,7 @@ impl ResolvedList {
         if tiers != other_tiers || ends != other_ends || !here.eq(there) {
             return None;
         }
-        // Usually the lists differ in a single policy, so skip the equal ones before and after it.
+        // Usually the lists differ in a single policy, so the equal policies before and after it are skipped.
         let (mut own, mut others) = (self.policy_rules.as_slice(), other.policy_rules.as_slice());
         while let ([a, own_rest @ ..], [b, others_rest @ ..]) = (own, others)
             && Arc::ptr_eq(a, b)
@@ -44,7 +45,7 @@ impl ResolvedList {
             let there: AHashSet<Pinned<&PolicyRules>> =
                 there.iter().map(|it| Pinned(&**it)).collect();
             let only = here.iter().filter(|rules| !there.contains(&Pinned(&***rules)));
-            // Only some lists have a step for the end of a staged policy's tier.
+            // The step for the end of a staged policy's tier counts only if this list contains it.
             let stands =
                 |end: &&Step| list.steps.steps.iter().any(|it| Arc::ptr_eq(&it.rule, &end.rule));
             let steps =
@@ -54,13 +55,13 @@ impl ResolvedList {
         Some(differing)
     }
 
-    /// The steps, indexed by the predicate that they require of the peer.
+    /// The index of the steps, by the predicate that they require of the peer. It is built at first use.
     pub(crate) fn index(&self) -> &StepIndex {
         self.index.get_or_init(|| StepIndex::from_steps(&self.steps, &self.peer))
     }
 
-    /// The predicates that its rules use for the peer, without the family, in ascending order. Those of port sets are
-    /// included.
+    /// The predicates that its rules use for the peer, in ascending order. The predicates of port sets are included,
+    /// and the two predicates of address families are not.
     pub(crate) fn peer_predicates(&self, ports: &[PossiblePorts]) -> Vec<PredicateId> {
         let mut asked = self.peer.predicates.clone();
         for port_set in &self.peer.port_sets {

@@ -23,8 +23,8 @@ pub struct List {
     pub policies: Vec<Arc<PolicyName>>,
     /// The profiles that follow the policies.
     pub profiles: Vec<String>,
-    /// The name of the host endpoint if it is not valid. Then `policies` are those that may select it, and their rules
-    /// are not evaluated.
+    /// The name of the host endpoint, if the host endpoint is not valid. In this case `policies` are the policies that
+    /// may select it, and their rules are not evaluated.
     pub broken_host: Option<String>,
 }
 
@@ -39,11 +39,11 @@ pub struct ResolvedList {
     pub local: Terms,
     /// The terms that the rules use for the peer.
     pub peer: Terms,
-    /// A hash of everything that its policies state except their rules.
+    /// A hash of everything in the list except the rules of its policies.
     pub(crate) context_hash: u64,
     /// The hash of the list's content, computed at first use.
     pub(crate) revision: OnceLock<u64>,
-    /// The rules of each of its policies, in order. Other lists with the same policies share them.
+    /// The rules of each of its policies, in order. Lists that contain the same policy share its rules.
     pub(crate) policy_rules: Vec<Arc<PolicyRules>>,
     /// The range of the policies' rules in `steps`.
     pub(crate) policy_steps: Range<usize>,

@@ -10,11 +10,11 @@ use crate::model::{Direction, Family, IcmpMatch, L4Header, Protocol, Transport, 
 pub(crate) trait Facts {
     /// Its family.
     fn family(&self) -> Family;
-    /// Whether a predicate is true of it.
+    /// Whether a predicate is true of the address.
     fn holds(&self, predicate: PredicateId) -> bool;
-    /// Whether any of these predicates (in ascending order) is true of it.
+    /// Whether any of these predicates is true of the address. They must be in ascending order.
     fn holds_any(&self, predicates: &[PredicateId]) -> bool;
-    /// The protocols and ports of a port set at the address.
+    /// The protocols and ports that a port set has at the address.
     fn ports(&self, port_set: PortSetId) -> impl Iterator<Item = (Protocol, u16)>;
 }
 
@@ -27,7 +27,8 @@ impl ResolvedEntity {
 }
 
 impl ResolvedEnd {
-    /// The ports that the end contains. Ports that several entities share occur once.
+    /// The ports that the end tests: those of its entities, and the excluded ones. Ports that adjacent entities share
+    /// occur once.
     pub(crate) fn ports(&self) -> impl Iterator<Item = &Ports> {
         let mut before = None;
         let of_entities = self.entities.iter().filter_map(move |entity| {
@@ -38,7 +39,7 @@ impl ResolvedEnd {
         of_entities.flat_map(|ports| ports.iter()).chain(&*self.not_ports)
     }
 
-    /// The number of its alternatives, plus the number of their predicates.
+    /// The number of its entities, plus the number of predicates in them.
     pub(crate) fn size(&self) -> usize {
         let each = self.entities.iter().map(|it| 1 + it.wanted.len() + it.unwanted.len());
         each.sum()
@@ -58,8 +59,8 @@ impl ResolvedEnd {
     }
 }
 
-/// Whether a rule matches a packet. The law: it is true if and only if one of the rule's match sets contains the
-/// packet. This function does not build match sets.
+/// Whether a rule matches a packet. The law: the result is true if and only if one of the rule's match sets contains
+/// the packet. (Rows are built from match sets. This function does not use them.)
 pub(crate) fn matches(
     rule: &ResolvedRule,
     direction: Direction,

@@ -1,10 +1,10 @@
 //! The policies that apply to a local endpoint, and their terms about the two ends of a packet.
 //!
 //! A *list* holds the policies that select an endpoint at one [`Stage`] and in one direction, tier by tier, and what
-//! happens if no rule decides. Its rules are [`Steps`] in the order of evaluation. Everything that a list uses of an
-//! address is a [`Predicate`] or, if the result is a set of ports, a [`PortSet`]. Lists are interned: endpoints that
-//! are selected by the same policies share one. Resolution reads no address, neither that of the local end nor that of
-//! a peer.
+//! happens if no rule decides. Its rules are [`Steps`] in the order of evaluation. A condition of a list on an address
+//! is a [`Predicate`], or a [`PortSet`] if its result is a set of ports. Lists are interned: endpoints that are
+//! selected by the same policies share one. Resolution reads no address, neither that of the local end nor that of a
+//! peer.
 
 mod cache;
 mod differing;

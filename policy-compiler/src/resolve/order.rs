@@ -25,7 +25,7 @@ pub(crate) struct PolicyOrder {
     /// The namespaces of the local endpoints.
     namespaces: AHashSet<String>,
     tiers: BTreeMap<String, Tier>,
-    /// The policies that may select a local endpoint, in the state of `mark`.
+    /// The policies that may select a local endpoint, as they were when the model's policies had the mark `mark`.
     known: BTreeMap<Arc<PolicyName>, Arc<Policy>>,
     mark: Option<Mark>,
     /// The number of refreshes.
@@ -36,8 +36,8 @@ pub(crate) struct PolicyOrder {
     anywhere: ByRequiredLabel<Arc<OrderedPolicy>>,
 }
 
-/// The largest number of changes that are applied one by one, because each moves the policies after it. With more, the
-/// order is built again.
+/// With more changes than this, the order is built again. Applying a single change moves all policies after it in the
+/// lists.
 const MOST_CHANGES: usize = 64;
 
 /// A policy with the keys that determine its position in the order.
@@ -50,7 +50,7 @@ pub(super) struct OrderedPolicy {
     policy: Arc<Policy>,
 }
 
-/// The policies that were removed and added. A policy that has changed is in both lists.
+/// The policies that were removed and added since the last refresh. A policy that has changed is in both lists.
 #[derive(Debug, Default)]
 pub(super) struct PolicyDelta {
     removed: Vec<OwnedPolicy>,
@@ -117,8 +117,8 @@ impl OrderedPolicy {
 }
 
 impl PolicyOrder {
-    /// Refreshes the order from a model, for these endpoints. Returns the delta, or `None` if everything may have
-    /// changed.
+    /// Updates the order to a model and to these local endpoints. Returns what has changed, or `None` if everything may
+    /// have changed.
     pub(super) fn refresh(
         &mut self,
         model: &Model,
@@ -172,7 +172,7 @@ impl PolicyOrder {
         Some(changes)
     }
 
-    /// The policies that were removed or changed, and those that were added or changed.
+    /// Two lists: the policies that were removed or changed, and the policies that were added or changed.
     fn differences(&self, model: &Model) -> (Vec<Arc<PolicyName>>, Vec<OwnedPolicy>) {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         let here = |namespace: &str| self.namespaces.contains(namespace);
@@ -207,7 +207,7 @@ impl PolicyOrder {
         (gone, come)
     }
 
-    /// Visits the lists that contain a policy.
+    /// Visits the lists to which a policy belongs.
     fn lists(&mut self, policy: &Policy, mut each: impl FnMut(&mut Vec<Arc<OrderedPolicy>>)) {
         let Self { namespaces, by_namespace, anywhere, .. } = self;
         let Some(wanted) = policy.selector.required_values(NAMESPACE) else {
@@ -231,8 +231,8 @@ impl PolicyOrder {
         });
     }
 
-    /// Inserts a policy. If `unsorted` is true, the lists are sorted afterwards. Returns `None` if it belongs to no
-    /// list.
+    /// Inserts a policy. If `unsorted` is true, the policy goes to the end of each list, and the caller sorts the lists
+    /// later. Returns `None` if the policy belongs to no list.
     fn insert(
         &mut self,
         model: &Model,

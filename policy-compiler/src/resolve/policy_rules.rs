@@ -11,17 +11,17 @@ use crate::model::{Decision, Policy, PolicyName};
 pub(crate) struct PolicyRules {
     pub(super) name: Arc<PolicyName>,
     pub(super) policy: Arc<Policy>,
-    /// The rules, each as a step of tier 0.
+    /// The rules as steps. Their tier is 0 until a list copies them.
     pub(super) steps: Box<[Step]>,
     /// The terms that the rules use for the local end and for the peer.
     pub(super) terms: [Terms; 2],
     /// The size of the rules, for their [price](super::price).
     pub(super) size: usize,
-    /// The decision after its tier's last rule. It applies if the policy is the first enforced one of the tier and the
-    /// tier denies at its end.
+    /// The decision at the end of the tier. It is used in a list in which the tier's default action is Deny and the
+    /// policy is the first enforced one of the tier.
     pub(super) isolated: Arc<Decision>,
-    /// For a staged policy, the step after its rules. It is used in a list in which the tier denies at its end and has
-    /// only staged policies.
+    /// For a staged policy, the step after its rules. It is used in a list in which the tier's default action is Deny
+    /// and all policies of the tier are staged.
     pub(super) tier_end: Option<Step>,
     /// Computed at first use.
     pub(super) revision: OnceLock<u64>,

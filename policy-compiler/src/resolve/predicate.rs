@@ -7,7 +7,8 @@ use ipnet::IpNet;
 use crate::model::{Family, ObjectName, Protocol};
 use crate::selector::Selector;
 
-/// The protocols and ports that a port set may have, each with the predicate that says whether an address has it.
+/// Every protocol and port that a port set has at any address. Each has a predicate that is true of the addresses at
+/// which the port set has it.
 pub(crate) type PossiblePorts = Box<[(Protocol, u16, PredicateId)]>;
 
 /// A condition that is true or false of an address.
@@ -21,8 +22,7 @@ pub enum Predicate {
     Net(IpNet),
     /// The address is an endpoint of the service.
     Service(ObjectName),
-    /// Some member that has the address matches (any member if there is no selector) and gives this port number the
-    /// name.
+    /// Some member that has the address matches the selector and gives this name to this port number.
     NamesPort {
         /// The selector of the members. `None` means all members.
         selector: Option<Selector>,
@@ -33,7 +33,7 @@ pub enum Predicate {
         /// The number.
         port: u16,
     },
-    /// The address is an endpoint of the service with this port.
+    /// The address is an endpoint of the service, and this is a port of that endpoint.
     ServicePort {
         /// The service.
         service: ObjectName,
@@ -71,7 +71,7 @@ pub type PredicateId = u32;
 /// A term about an address whose result is a set of protocols and ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortSet {
-    /// The port numbers to which the matching members give this name.
+    /// The port numbers to which the matching members at the address give this name.
     Named {
         /// The selector of the members. `None` means all members.
         selector: Option<Selector>,

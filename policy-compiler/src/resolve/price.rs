@@ -2,9 +2,10 @@
 //!
 //! A price is a number of units of about half a microsecond. It counts the rules of policies that have a namespace,
 //! with the terms in them (their [size](super::size)). A policy counts [`OF_POLICY`] times for its predicates and
-//! addresses, and once more for the rows of each list that contains it. If its rules test the endpoint itself, the list
-//! may need rows for each of its endpoints, so the policy counts for each endpoint that differs. Policies without a
-//! namespace have no price, because their authors are trusted with everything.
+//! addresses, and once more for the rows of each list that contains it. If the rules of a policy test the local
+//! endpoint itself, a list may need rows of its own for each endpoint. So such a policy counts once more for each
+//! endpoint of the list that needs its own rows. Policies without a namespace have no price, because their authors are
+//! trusted with the whole cluster.
 
 use std::collections::BTreeMap;
 use std::mem::replace;
@@ -18,7 +19,8 @@ use super::size::PricedSizes;
 use crate::common::Pinned;
 use crate::model::Model;
 
-/// A rule and its terms cost this many times as much as their use in one more list.
+/// A policy has a fixed cost (for its predicates and addresses) and a cost for each list that contains it. The fixed
+/// cost is this many times the cost for one list.
 const OF_POLICY: usize = 8;
 
 impl ResolvedList {
@@ -29,8 +31,8 @@ impl ResolvedList {
 }
 
 impl Resolved {
-    /// The price of the endpoints of each namespace. A policy that has a namespace selects only endpoints of that
-    /// namespace.
+    /// The price of each namespace, added up over the namespace's local endpoints. A policy that has a namespace
+    /// selects only endpoints of that namespace.
     pub(crate) fn prices(&self, model: &Model) -> BTreeMap<&str, usize> {
         let mut prices = BTreeMap::new();
         let mut listed = vec![false; self.lists.len()];
@@ -48,7 +50,8 @@ impl Resolved {
                     let sizes: usize = new.map(|it| it.size.saturating_mul(OF_POLICY)).sum();
                     *price = price.saturating_add(sizes).saturating_add(all);
                 }
-                // Replicas of one pod share one set of rows, unless the list uses more of them than their ports.
+                // Replicas of one pod (with equal labels and named ports) share one set of rows if the list uses no
+                // local predicate other than named ports.
                 let differs = of_local > 0
                     && model.endpoints.get(&**name).is_none_or(|pod| {
                         !list.local.predicates.is_empty()

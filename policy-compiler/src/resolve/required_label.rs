@@ -6,8 +6,8 @@ use ahash::AHashMap;
 use crate::model::LabelView;
 use crate::selector::{Comparison, Node, Selector, is_reserved};
 
-/// The largest number of values of a label under which a policy is found. A policy that accepts more is found by the
-/// key only.
+/// A policy that accepts at most this number of values of a label is found by each value. A policy that accepts more
+/// values is found by the key alone.
 const MOST_VALUES: usize = 64;
 
 /// Policies by a required label. Each policy is a value of type `P`.
@@ -20,7 +20,7 @@ pub(super) struct ByRequiredLabel<P> {
 /// The policies that require a label with this key.
 #[derive(Debug)]
 struct OfKey<P> {
-    /// The policies by the value that they require; no list is empty. A policy that accepts several values is in the
+    /// The policies by the value that they require. No list is empty. A policy that accepts several values is in the
     /// list of each of them.
     by_value: AHashMap<String, Vec<P>>,
     /// The policies that may accept any value.
@@ -39,8 +39,8 @@ impl<P> Default for OfKey<P> {
     }
 }
 
-/// A label that a selector requires of the endpoint itself, and its values if there are few. The cost is that of
-/// reading the selector once.
+/// A key of the endpoint's own labels that a selector requires, with the accepted values if these are few. This reads
+/// the selector once and does not evaluate it.
 fn required(selector: &Selector) -> Option<(&str, Option<Vec<&str>>)> {
     let mut by_key = None;
     for conjunct in selector.conjuncts() {

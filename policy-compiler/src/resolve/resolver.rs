@@ -25,8 +25,9 @@ use crate::model::{
 };
 use crate::selector::Selector;
 
-/// Resolves the policies of `local`. A name that is not in the model is left out, so that nothing passes for it.
-/// `pods_stand` says that these pods, and the labels that they inherit, have not changed since the cache was filled.
+/// Resolves the policies of the endpoints `local`. A name that is not in the model is left out, so that nothing passes
+/// for it. The caller sets `pods_stand` if these pods, and the labels that they inherit, have not changed since the
+/// last resolution with this cache.
 pub(crate) fn resolve(
     model: &Model,
     local: &BTreeSet<LocalName>,
@@ -36,7 +37,8 @@ pub(crate) fn resolve(
 ) -> Resolved {
     let changes = order.refresh(model, local);
     let mut resolver = Resolver::new(model, cache, order);
-    // The delta is complete only if the cache saw the refresh before this one.
+    // The delta covers everything since the last refresh. The cache can use it only if the cache was filled at that
+    // refresh.
     let changes = changes.filter(|_| resolver.cache.pods_at + 1 == order.turn);
     let mut before = std::mem::take(&mut resolver.cache.pods).into_iter().peekable();
     let mut pods = Vec::with_capacity(before.len());
@@ -80,7 +82,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
         resolver
     }
 
-    /// `before` are the pod's last policies, and `changes` are the policies that have changed since.
+    /// Resolves the policies of a pod. `before` is the pod's result of the last resolution, and `changes` are the
+    /// policies that have changed since then.
     fn pod(
         &mut self,
         name: &LocalName,
@@ -212,7 +215,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         let rules: Vec<Arc<PolicyRules>> =
             applying.iter().map(|policy| self.rules(list.direction, *policy)).collect();
         let (steps, of_policies_at, tiers) = self.steps(&list, applying, &rules);
-        // Only a few steps do not come from policies.
+        // The terms of policies are already collected. Only the few steps that do not come from policies are read here.
         let Range { start, end } = of_policies_at;
         let of_rest = steps.steps[..start].iter().chain(&steps.steps[end..]);
         let [mut local, mut peer] = terms_of(of_rest);
@@ -257,7 +260,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
         self.cache.insert_rules(direction, applying, steps, tier_end)
     }
 
-    /// The steps, the range of those that come from policies, and the names of the policies' tiers.
+    /// Builds the steps of a list. Also returns the range of the steps that come from policies, and the names of the
+    /// policies' tiers.
     fn steps(
         &mut self,
         list: &List,
@@ -369,13 +373,13 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
     }
 
-    /// `service_ports` says whether a service at this end also stands for its ports, which is true only for the
-    /// destination of an egress rule.
+    /// Resolves an end of a rule. If `service_ports` is true, a service also restricts the port to the service's ports.
+    /// This holds only for the destination of an egress rule.
     fn end(&mut self, end: &RuleEnd, service_ports: bool) -> ResolvedEnd {
         let any = [Entity::default()];
         let entities = end.entities.as_deref().unwrap_or(&any);
-        // Port numbers have the same meaning in every entity. Port names have the same meaning in all entities with one
-        // selector.
+        // The resolved ports are shared between entities: by all entities if all ports are numbers, or else by entities
+        // with the same selector, because the meaning of a port name depends on the selector.
         let numbers = end.ports.iter().all(|port| matches!(port, PortMatch::Range { .. }));
         let mut known: AHashMap<Option<&Selector>, Option<Arc<[Ports]>>> = AHashMap::new();
         let mut resolved = Vec::new();
@@ -388,7 +392,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         ResolvedEnd { entities: resolved.into_iter().collect(), not_ports }
     }
 
-    /// Adds an entity: one for each of its nets, or one if it has none.
+    /// Adds the resolved entities of an entity: one for each of its nets, or a single one if it has no nets.
     fn entity(
         &mut self,
         entity: &Entity,
@@ -423,7 +427,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
             let mut of_net = around.clone();
             let family = Family::from_address(net.addr());
             of_net.families = Family::ALL.map(|it| it == family && families[it as usize]);
-            // The widest net contains every address of a family, so it needs no predicate.
+            // A net of length 0 contains every address of its family, so it needs no predicate.
             if net.prefix_len() > 0 {
                 of_net.wanted.push(self.net(net));
             }

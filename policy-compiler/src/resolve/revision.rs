@@ -9,9 +9,10 @@ use crate::common::StableHasher;
 use crate::model::Direction;
 
 impl ResolvedList {
-    /// A hash of the content of its policies. Equal policies have equal hashes in every process of one build, and
-    /// different policies have different hashes (within 64 bits). An author who finds a collision delays only the
-    /// enforcement of that author's own change: no policy can hide a change of another.
+    /// A hash of the list and of the content of its policies. Equal policies have equal hashes in every process of one
+    /// build, and different policies have different hashes (within 64 bits). If the author of a policy finds a
+    /// collision, only the enforcement of that author's own change is delayed. No policy can hide a change of another
+    /// policy.
     pub(crate) fn revision(&self) -> u64 {
         *self.revision.get_or_init(|| {
             let mut hasher = StableHasher::default();
@@ -25,7 +26,7 @@ impl ResolvedList {
 }
 
 impl PolicyRules {
-    /// A hash of its name and of its rules in this direction (its steps).
+    /// A hash of the policy's name and of its rules in this direction.
     fn revision(&self, direction: Direction) -> u64 {
         *self.revision.get_or_init(|| {
             let mut hasher = StableHasher::default();

@@ -15,12 +15,14 @@ pub enum Ports {
     Set(PortSetId),
 }
 
-/// An [`Entity`](crate::model::Entity), or one of its nets, in the form of predicates. It matches if all predicates in
-/// `wanted` are true, none in `unwanted` is, and the port is one of `ports`, if these are given.
+/// An [`Entity`](crate::model::Entity), or one of its nets, in the form of predicates. It matches an address and a port
+/// if all predicates in `wanted` are true of the address, no predicate in `unwanted` is, and `ports` is `None` or
+/// contains the port.
 ///
-/// An entity with several nets becomes one for each net. Each net is a separate predicate, so an address has as many of
-/// these predicates as nets contain it (33 or 129 at most), however many rules use the nets. The entities of a rule
-/// share their common parts, so a rule with *n* nets and *m* ports takes memory for *n + m*.
+/// An entity with several nets becomes one for each net. Each net is one predicate, even if many rules use it. So at
+/// most 33 of these predicates are true of an IPv4 address, and at most 129 of an IPv6 address: one for each length of
+/// a prefix. The entities of a rule share their ports, so the memory of a rule with *n* nets and *m* ports is
+/// proportional to *n + m*.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResolvedEntity {
     /// The families of the addresses that it can match.

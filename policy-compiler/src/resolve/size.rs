@@ -1,4 +1,5 @@
-//! The size of policies: their rules, and the terms in these. Their [price](super::price) is computed from it.
+//! The size of policies: an estimate from their rules and the terms in the rules. The [price](super::price) of policies
+//! is computed from their size.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::vocabulary::Vocabulary;
 /// [`FEW_KEYS`] keys.
 const OF_ALL_MEMBERS: usize = 64;
 
-/// The number of keys that nearly no selector exceeds.
+/// A selector with more keys than this is large. Nearly no selector is.
 const FEW_KEYS: usize = 8;
 
 /// The size of a policy with these steps: 1, plus the sizes of its rules and of their terms.
@@ -30,11 +31,11 @@ pub(super) fn size(steps: &[Step], terms: &[Terms; 2], vocabulary: &Vocabulary) 
     1 + of_terms.sum::<usize>() + steps.iter().map(Step::size).sum::<usize>()
 }
 
-/// The sizes of those policies of a list that have a price.
+/// The total sizes of the policies of a list that have a price.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PricedSizes {
     pub(super) all: usize,
-    /// The size of those policies whose rules test the endpoint itself.
+    /// The part for the policies whose rules test the local endpoint itself.
     pub(super) of_local: usize,
 }
 

@@ -18,7 +18,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// The stages of a host endpoint, in the order in which an arriving packet meets them.
+    /// The stages of a host endpoint, in the order in which an arriving packet passes them.
     pub const OF_HOST: [Self; 4] = [Self::Untracked, Self::PreDnat, Self::Forward, Self::Host];
 
     pub(super) fn includes(self, hook: Hook, direction: Direction) -> bool {
@@ -30,13 +30,13 @@ impl Stage {
         }
     }
 
-    /// Whether a tier's default action ends the evaluation. (In Calico it does not before connection tracking and
-    /// before NAT.)
+    /// Whether the default action of a tier applies at this stage. In Calico it does not apply before connection
+    /// tracking and before NAT.
     pub(super) fn ends_tiers(self) -> bool {
         matches!(self, Self::Pod | Self::Host | Self::Forward)
     }
 
-    /// Whether Calico's failsafe ports come first.
+    /// Whether failsafe ports are allowed before any policy is evaluated.
     pub(super) fn failsafe(self) -> bool {
         matches!(self, Self::Host | Self::PreDnat | Self::Untracked)
     }

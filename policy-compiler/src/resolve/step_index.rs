@@ -13,9 +13,10 @@ use crate::common::Grouped;
 pub(crate) struct StepIndex {
     /// The steps that require no predicate.
     pub(crate) always: Vec<u32>,
-    /// The other steps, grouped by the required predicate's index among those that the list uses.
+    /// The other steps, grouped by the predicate that they require. Group *n* is for the predicate with index *n* in
+    /// the list's `peer.predicates`.
     wanting: Grouped,
-    /// The numbers of alternatives: of steps that require no predicate, and of steps that require each predicate. A
+    /// The number of alternatives (entities) of the steps in `always`, and of the steps in each group of `wanting`. A
     /// test of a step tests all of its alternatives.
     alternatives: (usize, Vec<usize>),
 }
@@ -47,14 +48,14 @@ impl StepIndex {
         }
     }
 
-    /// The numbers of alternatives: of steps that require no predicate, and of steps that require each of the list's
-    /// predicates, in their order.
+    /// The number of alternatives of the steps that require no predicate. Then, for each predicate of the list in
+    /// order, the number of alternatives of the steps that require it.
     pub(crate) fn alternatives(&self) -> (usize, &[usize]) {
         (self.alternatives.0, &self.alternatives.1)
     }
 
-    /// The steps that require a predicate, and the number of their group. Group 0 holds the steps that require no
-    /// predicate.
+    /// The number of the group of a predicate, and the steps that require the predicate. Number 0 is for the steps that
+    /// require no predicate.
     pub(crate) fn group(&self, asked: &Terms, predicate: PredicateId) -> Option<(usize, &[u32])> {
         let place = asked.predicates.binary_search(&predicate).ok()?;
         Some((place + 1, self.wanting.group(place)))

@@ -10,13 +10,13 @@ use crate::model::{Decision, Noted, PolicyName};
 pub enum RuleEffect {
     /// It ends the evaluation.
     Decide(Arc<Decision>),
-    /// The evaluation continues after the tier.
+    /// The rule is noted, and the evaluation continues with the next tier.
     Pass(Arc<Noted>),
     /// The evaluation continues with the next rule.
     Log(Arc<Noted>),
-    /// The evaluation continues with the next rule. For a staged policy, the first matching rule is noted, and so are
-    /// the logging rules before it. After the policy's rules there may be a step that matches every packet, which
-    /// stands for the end of its tier.
+    /// The rule belongs to a staged policy, so the evaluation continues with the next rule. The first matching rule of
+    /// the policy is noted, and so are matching Log rules before it. After the policy's rules there may be a step that
+    /// matches every packet and stands for the end of the tier.
     Staged(Arc<Noted>),
 }
 
@@ -50,7 +50,8 @@ pub struct Steps {
 
 impl Steps {
     /// Finds the first decision, given the indexes of the matching rules in ascending order. Calls `note` for each rule
-    /// that is noted before it. Returns `None` if the steps do not end in a decision; such steps are never built.
+    /// that is noted before the decision. Returns `None` if the steps do not end in a decision, which steps from this
+    /// crate always do.
     pub fn walk<'s>(
         &'s self,
         matching: impl IntoIterator<Item = usize>,
@@ -86,7 +87,7 @@ impl Steps {
         self.end(tier, self.ends.len() as u32)
     }
 
-    /// The first decision at the ends of the tiers from `tier` up to, but not including, `to`.
+    /// The first decision among the ends of the tiers from `tier` to `to`, without `to` itself.
     fn end(&self, tier: u32, to: u32) -> Option<DecisionPlace> {
         let ends = self.ends.get(tier as usize..to as usize)?;
         let at = ends.iter().position(Option::is_some)?;

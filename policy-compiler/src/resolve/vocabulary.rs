@@ -1,4 +1,4 @@
-//! The numbers of predicates and port sets.
+//! The numbers that identify predicates and port sets in a resolution.
 
 use ahash::AHashMap;
 

@@ -1,8 +1,8 @@
 //! The row builder: it builds the rows of a plan, and the paths to which they lead.
 //!
-//! The gain: the site of `docs/performance.md` compiles from nothing in 48 ms (goal 50), with a second thread and with
-//! rows that are merged from the results of single groups of rules. It took 95 ms before these and some smaller changes
-//! (`docs/experiments.md`).
+//! The gain: the site of `docs/performance.md` compiles from nothing in 48 ms (goal 50). It took 95 ms without the
+//! second thread, without the merging of rows from the results of groups of rules, and without some smaller
+//! improvements (`docs/experiments.md`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,32 +31,32 @@ pub(crate) struct RowBuilder {
     /// The number of bytes of the cells of the chains so far.
     pub(crate) cell_bytes: usize,
     precomputed: Precomputed,
-    /// The number of rules and of their predicates that all rows so far have tested.
+    /// The work for all rows so far, as the number of tests of rules and of their predicates.
     pub(crate) looks: u64,
 }
 
 /// The precomputed part of each list.
 type Precomputed = AHashMap<Pinned<Arc<ResolvedList>>, PrecomputedList>;
 
-/// The rows that were built, in the order of their numbers in the plan. Also the plan's numbers of the chains that
-/// exceed the budget.
+/// The rows that were built, in the order of their numbers in the plan. `over_budget` holds the plan's indexes of the
+/// chains that exceed the budget of bytes or work.
 pub(crate) struct BuiltRows {
     pub(crate) rows: Vec<u32>,
     pub(crate) over_budget: Vec<usize>,
 }
 
-/// The sizes from which an optimization pays.
+/// The sizes above which an optimization is used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Thresholds {
-    /// The number of rows above which two threads build them.
+    /// Above this number of rows, two threads build them.
     pub(crate) rows: usize,
-    /// The number of rules above which the part that depends on the list alone is precomputed, if the list needs many
-    /// rows.
+    /// Above this number of rules, a list is long: everything that depends on the list alone is precomputed, if many
+    /// rows need it.
     pub(crate) rules: usize,
-    /// The number of rules that a chain's rows must test before the chain may be walked over. With 0, every chain is
-    /// walked over.
+    /// If the rows of a chain test more rules than this, they may be built by a walk (`walk`). With 0, the rows of
+    /// every chain are.
     pub(crate) looks: usize,
-    /// The [`Work`] that a chain that is walked over may take, besides more for its size.
+    /// The [`Work`] that the walk over a chain may take, in addition to an amount that depends on the chain's size.
     pub(crate) work: usize,
 }
 
@@ -73,12 +73,12 @@ impl Thresholds {
     }
 }
 
-/// The largest number of paths and of rows that are reserved in advance, because chains share them. It is also the
-/// largest number of rules that are precomputed.
+/// Memory is reserved in advance for at most this many rows, because chains share rows. At most about this many rules
+/// are precomputed.
 const RESERVE: usize = 1 << 16;
 
 impl RowBuilder {
-    /// Creates a builder without rows, on top of existing paths.
+    /// Creates a builder that has these paths and no rows.
     pub(crate) fn with_paths(paths: PathTable) -> Self {
         Self { paths, ..Self::default() }
     }
@@ -95,8 +95,8 @@ impl RowBuilder {
         }
     }
 
-    /// Creates the paths of all rules of the lists that need many rows, and everything else that rows need from these
-    /// lists. So a row does not read the rules again.
+    /// Precomputes everything that rows need from these lists, such as the paths of their rules. Then the rows do not
+    /// read the rules again.
     pub(crate) fn precompute<'l>(&mut self, lists: impl Iterator<Item = &'l Arc<ResolvedList>>) {
         let Self { paths, precomputed, .. } = self;
         let mut room = RESERVE.saturating_sub(paths.len());
@@ -118,8 +118,8 @@ impl RowBuilder {
 
     /// Builds all rows of a plan, in order, within a budget. The result does not depend on the number of threads. If
     /// there are two, each builds one half, and then the rows and paths of the second half get the numbers that a
-    /// single thread would have given them. Returns `Err` if two threads built more than the budget. Which rows fit
-    /// would then depend on the order, so the builder must no longer be used.
+    /// single thread would have given them. Returns `Err` if two threads built more than the budget. In this case it is
+    /// not known which rows a single thread would have fitted into the budget, so the builder must no longer be used.
     pub(crate) fn build(
         &mut self,
         plan: &RowPlan<'_>,
@@ -172,8 +172,8 @@ impl RowBuilder {
         Ok(first)
     }
 
-    /// Builds the rows of the chains that are walked over, within the bounds of work. Each chain may take half of the
-    /// remaining budget.
+    /// Builds by walks the rows of the chains that are not simple, within the bounds of work. Each chain may take half
+    /// of the remaining budget.
     fn walk(
         &mut self,
         plan: &RowPlan<'_>,
@@ -209,10 +209,11 @@ impl RowBuilder {
         }
     }
 
-    /// Adds the rows of another builder and returns their numbers here.
+    /// Adds all rows of another builder. `rows` are numbers of rows in the other builder. Returns the numbers that
+    /// these have in this one.
     fn merge(&mut self, other: &Self, rows: &[u32]) -> Vec<u32> {
         let Self { paths, rows: interner, .. } = self;
-        // If both builders contain the same decision, it gets one number.
+        // The number in this builder for each path of the other one. A decision that both have keeps its number here.
         let met: Vec<PathId> =
             other.paths.all().iter().map(|it| paths.intern(Arc::clone(&it.decision))).collect();
         let wanted = vec![true; other.rows.lines.len()];
@@ -224,7 +225,8 @@ impl RowBuilder {
         rows.iter().map(number).collect()
     }
 
-    /// Builds some rows of a plan, in order, while they fit the budget.
+    /// Builds the rows of simple chains that have the `wanted` numbers in the plan, in order, as long as they fit the
+    /// budget.
     fn build_range(
         &mut self,
         plan: &RowPlan<'_>,

@@ -1,8 +1,8 @@
 //! The rows of one chain.
 //!
 //! The rules of a row form *groups*: one group of the rules that require no predicate of the peer, and for each
-//! predicate a group of the rules that require it. The matches of a single group are kept for further rows. `builder`
-//! states the gain.
+//! predicate a group of the rules that require it. The matches of a single group are kept for further rows. The comment
+//! at the top of `builder` says how much time this saves.
 
 use super::decide::decide;
 use super::first_match::{FirstMatch, FirstMatches};
@@ -25,11 +25,12 @@ pub(super) struct PrecomputedList {
     ready: Vec<Option<ReadyForAll>>,
 }
 
-/// A step that matches the same packets for every local end, with the families that it matches.
+/// A prepared step that matches the same packets for every local end, and whether it matches each family.
 type ReadyForAll = (ReadyStep, [bool; 2]);
 
 impl PrecomputedList {
-    /// `paths` holds the path of each rule of the list.
+    /// Prepares the steps that match the same packets for every local end. `paths` are the precomputed paths of the
+    /// list.
     pub(super) fn new(list: &ResolvedList, paths: FirstPaths) -> Self {
         let all = (0..).zip(&list.steps.steps).map(|(at, step)| {
             let (wanted, matched, families) = single_alternative(&step.rule, list.list.direction)?;
@@ -39,7 +40,7 @@ impl PrecomputedList {
     }
 }
 
-/// A step that may match, in the form that rows need.
+/// A step in the form that rows need. It may match some peers.
 #[derive(Debug, Clone, Copy)]
 struct ReadyStep {
     step: u32,
@@ -60,39 +61,39 @@ enum StepMatch {
     /// One match set for every peer that has the predicate, or for every peer if there is no predicate. Most steps are
     /// of this kind.
     Single(Option<PredicateId>, CompactMatch),
-    /// A range of the alternatives of the family.
+    /// Several alternatives, as a range of `FamilySteps::ways`.
     Alternatives { first: u32, end: u32 },
 }
 
 /// The steps of a chain for the peers of one family.
 #[derive(Default)]
 struct FamilySteps<'a> {
-    /// For each group of the list's `StepIndex`, the range of its steps in `ready`, filled at first use. A row reads
-    /// all steps of a group, so they are adjacent.
+    /// For each group of the list's `StepIndex`, the range of the group's steps in `ready`, filled at first use. The
+    /// steps of a group are adjacent, because a row reads all of them.
     groups: Vec<Option<(u32, u32)>>,
     ready: Vec<ReadyStep>,
     /// The precomputed steps of the list.
     precomputed: Option<&'a [Option<ReadyForAll>]>,
-    /// The prepared steps, if nothing was precomputed and many rows are built. They are created in order, so that they
-    /// are adjacent in memory.
+    /// All steps of the list, prepared in order, if nothing was precomputed and many rows are built. In order, they are
+    /// adjacent in memory.
     in_order: Vec<Option<ReadyStep>>,
     ways: Vec<Alternative<'a>>,
-    /// The first matches of each group, computed at first use.
+    /// The matches of each group of the list's `StepIndex`, computed at first use.
     by_group: Vec<GroupMatch>,
     firsts: FirstMatches,
 }
 
-/// The matches of the steps of a single group.
+/// The first matches of the steps of one group, if they are known.
 #[derive(Clone, Copy, Default)]
 enum GroupMatch {
     #[default]
     Unknown,
     First(FirstMatch),
-    /// First matches are not enough.
+    /// There are no first matches, because some step needs more than its first match, or more than a range of ports.
     More,
 }
 
-/// The largest number of groups for which a row is merged.
+/// A row is merged from first matches only if it has at most this many groups.
 const FEW_GROUPS: usize = 4;
 
 /// Builds the rows of one chain.
@@ -100,10 +101,11 @@ pub(super) struct ChainRowBuilder<'a, 'd> {
     list: &'a ResolvedList,
     local: &'a LocalPredicateSets,
     predicates: &'a Predicates,
-    /// Whether most steps matter to one of the rows, because there are many rows, and nothing was precomputed.
+    /// Whether all steps are prepared in advance: there are so many rows that most steps matter to one of them, and
+    /// nothing was precomputed.
     many: bool,
     families: [FamilySteps<'a>; 2],
-    /// The paths for packets, by the first rule that matches them.
+    /// The paths of packets, by the first rule that matches the packet.
     paths: FirstPaths,
     scratch: &'d mut ChainScratch,
 }
@@ -111,17 +113,18 @@ pub(super) struct ChainRowBuilder<'a, 'd> {
 /// Memory that is reused from row to row.
 #[derive(Default)]
 pub(super) struct ChainScratch {
-    /// The match sets, shared by all chains, because many chains have the same ones.
+    /// The match sets of all chains. Chains share them, because many chains have equal match sets.
     pub(super) match_sets: MatchSets,
     pub(super) row: RowScratch,
-    /// The steps. The lower half of each number is the step's index in `ready`.
+    /// The steps that may match. The upper half of each number is the index of the step in the list, and the lower half
+    /// is its index in `ready`.
     candidates: Vec<u64>,
     pub(super) matched: Vec<(u32, CompactMatch)>,
     firsts: Vec<FirstMatch>,
 }
 
 impl<'a> FamilySteps<'a> {
-    /// The first matches of a group. `None` if they are not enough.
+    /// The first matches of a group. `None` if the group has none ([`GroupMatch::More`]).
     fn group_match(
         &mut self,
         (group, steps): (usize, &[u32]),
@@ -232,7 +235,8 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         Self { list, local, predicates, many, families, paths, scratch }
     }
 
-    /// The row for the peers of a family. Of the predicates that the chain uses, exactly these are true of them.
+    /// The number of the row for the peers of a family of which `predicates_true` are true, and no other predicates
+    /// that the chain uses.
     pub(super) fn row(
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
@@ -248,7 +252,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         let Self {
             paths: known, scratch: ChainScratch { row: room, matched, match_sets, .. }, ..
         } = self;
-        // Chains whose rows may take long are walked over, so this needs no bound.
+        // This needs no bound of work: a chain whose rows may take long is built by a walk instead.
         let to = (&mut *rows, &mut Work::unlimited());
         let row = room.row(matched, match_sets, known, to, |matching| {
             let (decision, always) = decide(self.list, matching);
@@ -257,7 +261,8 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         rows.intern_row(row)
     }
 
-    /// The same [`row`](Self::row), merged from the first matches of a few groups. `None` if that is not possible.
+    /// Like [`row`](Self::row), but merged from the first matches of a few groups. `None` if a group has no first
+    /// matches, or if there are too many groups.
     fn row_from_first_matches(
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
@@ -320,7 +325,8 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         candidates.dedup_by_key(|step| *step >> 32);
     }
 
-    /// Collects the match sets of all steps, for peers of a family. Exactly these predicates are true of the peers.
+    /// Collects the match sets of the steps that match the peers of a row. The arguments are those of
+    /// [`row`](Self::row).
     fn match_peers(&mut self, family: Family, predicates_true: &[PredicateId]) {
         let (facts, ports) = (self.local, &self.predicates.possible_ports);
         let local =

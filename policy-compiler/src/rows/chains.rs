@@ -15,7 +15,7 @@ use crate::peers::{
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{LocalName, PredicateId, Resolved, ResolvedList};
 
-/// The inputs of the predicate sets of the local pods.
+/// The data from which the predicate sets of local pods are computed.
 pub(crate) struct LocalPods<'a> {
     pub(crate) model: &'a Model,
     pub(crate) members: &'a Members<'a>,
@@ -38,8 +38,8 @@ impl LocalPods<'_> {
             .collect()
     }
 
-    /// The predicate sets of a pod's addresses, except for unknown addresses. `None` for a host endpoint, because the
-    /// address of its end may be any address.
+    /// The predicate sets of a pod's addresses, except for unknown addresses. `None` for a host endpoint, whose packets
+    /// may have any local address.
     fn pod_predicate_sets(&self, name: &LocalName) -> Option<PodPredicateSets> {
         let pod = self.model.endpoints.get(name)?;
         let own = self.member_predicates.member(self.members.endpoint(name)?);
@@ -77,7 +77,7 @@ pub(crate) struct Chains {
 }
 
 impl Chains {
-    /// `pods` are the predicate sets of the local pods.
+    /// Finds the chains of all local endpoints. `pods` are the predicate sets of the local pods.
     pub(crate) fn new(
         resolved: &Resolved,
         predicates: &Predicates,
@@ -86,7 +86,7 @@ impl Chains {
         let mut chains = Self { endpoints: BTreeMap::new(), all: Vec::new() };
         let mut endpoints = Vec::with_capacity(resolved.endpoints.len());
         let mut known: AHashMap<NewChain, ChainId> = AHashMap::new();
-        // The local predicates of each list.
+        // For each list, the predicates that it uses for the local end.
         let asked: Vec<Vec<PredicateId>> =
             resolved.lists.iter().map(|list| local_predicates(list, predicates)).collect();
         for (name, lists) in &resolved.endpoints {
@@ -110,7 +110,7 @@ impl Chains {
                 let same = made.local.iter().flatten();
                 for set in same.chain(made.each_address.iter().map(|(_, set)| set)) {
                     let texts = set.iter().map(|p| &predicates.all[*p as usize]);
-                    // The numbers of predicates depend on history, but the predicates themselves do not.
+                    // The hash covers the predicates themselves, because their numbers depend on earlier compilations.
                     texts.collect::<BTreeSet<_>>().hash(&mut hasher);
                 }
                 let next = ChainId(chains.all.len() as u32);
@@ -143,7 +143,8 @@ fn restrict(set: &PredicateSet, asked: &[PredicateId]) -> PredicateSet {
     set.iter().copied().filter(|predicate| asked.binary_search(predicate).is_ok()).collect()
 }
 
-/// The predicates that a list uses, for each family. `None` if they differ between addresses of one family.
+/// For each family, the predicates in `asked` that are true of a pod's addresses. `None` if they differ between two
+/// addresses of one family.
 fn constant(sets: &PodPredicateSets, asked: &[PredicateId]) -> Option<LocalPredicateSets> {
     let of_family = |family: Family| -> Option<PredicateSet> {
         let sets = sets.iter().filter(|(of, ..)| *of == family);

@@ -1,5 +1,5 @@
-//! The clauses of a chain: the alternatives of its rules, indexed by the predicates of a peer that they require or
-//! exclude.
+//! The clauses of a chain: the alternatives of its rules, with an index by the predicates that a clause requires of the
+//! peer or excludes.
 
 use ahash::AHashMap;
 
@@ -16,7 +16,7 @@ use crate::resolve::{PredicateId, ResolvedList};
 pub(super) struct Clause<'a> {
     pub(super) step: u32,
     matches: ClauseMatch<'a>,
-    /// The set of active clauses to which it belongs.
+    /// The index of its group in [`Clauses::groups`]: the clauses that test the same parts of a row.
     pub(super) group: u32,
 }
 
@@ -27,24 +27,24 @@ enum ClauseMatch<'a> {
     PerPeer(PeerAlternative<'a>),
 }
 
-/// The clauses of a chain for the peers of one family. Each predicate has a *rank*, which is its number in the order of
-/// the walk.
+/// The clauses of a chain for the peers of one family. Each predicate has a *rank*: its position in the order in which
+/// the walk enters predicates.
 pub(super) struct Clauses<'a> {
     pub(super) all: Vec<Clause<'a>>,
-    /// For each rank, the clauses that require the predicate, and those that exclude it.
+    /// For each rank, the clauses that require the predicate. `excluding` holds the clauses that exclude it.
     pub(super) wanting: Grouped,
     pub(super) excluding: Grouped,
-    /// For each rank, whether the predicate determines a peer's ports.
+    /// For each rank, whether the predicate belongs to a port set, so that it determines ports of a peer.
     pub(super) of_ports: Vec<bool>,
     /// Whether any clause tests the peer's ports.
     pub(super) looks_at_ports: bool,
-    /// For each group of clauses, the parts of a row that they test: see [`parts`].
+    /// For each group of clauses, the parts of a row that its clauses test: see [`parts`].
     pub(super) groups: Vec<u16>,
 }
 
 impl<'a> Clauses<'a> {
-    /// The clauses for the peers of a family. `ranked` are the predicates in order of rank. Returns `None` if this
-    /// takes more work than is left.
+    /// Finds the clauses for the peers of a family. `ranked` are the predicates in order of rank. Returns `None` if
+    /// this takes more work than is left.
     pub(super) fn new(
         chain: &PlannedChain<'a>,
         family: Family,
@@ -93,7 +93,7 @@ impl<'a> Clauses<'a> {
 /// The clauses so far, and the predicates that they require or exclude.
 #[derive(Default)]
 struct Draft<'a> {
-    /// The rank of each predicate that some row has.
+    /// The rank of each predicate that is true of the peers of some row.
     ranks: AHashMap<PredicateId, u32>,
     all: Vec<Clause<'a>>,
     /// The ranks of predicates, each with the number of a clause that requires it.
@@ -120,7 +120,8 @@ impl<'a> Draft<'a> {
             Alternative::Where(entity, _) => Some(*entity),
             Alternative::PerPeer(way) => Some(way.peer),
         };
-        // If no row has a predicate, excluding it makes no difference, and a clause that requires it never matches.
+        // A predicate without a rank is true of no peer here. So a clause that requires it never matches, and excluding
+        // it makes no difference.
         let rank = |predicate: &PredicateId| self.ranks.get(predicate).copied();
         let wanted = match (&way, entity) {
             (Alternative::Fixed(wanted, _), _) => wanted.as_slice(),
@@ -154,7 +155,7 @@ impl<'a> Draft<'a> {
 }
 
 impl Clause<'_> {
-    /// The cost of testing it, in steps.
+    /// The cost of testing the clause at a peer, in units of [`Work`].
     pub(super) fn steps(&self) -> usize {
         match &self.matches {
             ClauseMatch::Fixed(_) => 1,
@@ -162,7 +163,8 @@ impl Clause<'_> {
         }
     }
 
-    /// The packets that it matches at a peer. `None` if there are none.
+    /// The packets that the clause matches at a peer. `None` if there are none. The caller has checked the predicates
+    /// that the clause requires or excludes.
     pub(super) fn claim(
         &self,
         peer: &AddressFacts<'_>,

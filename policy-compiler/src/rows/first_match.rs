@@ -1,8 +1,8 @@
 //! First matches: the first rule that matches each port.
 //!
-//! If the first matching rule decides, no later rule matters. Then the row of a peer with two predicates follows from
-//! the rows of peers with one predicate each: each port gets the lower of the two rules. So the pieces of the rules
-//! that require one predicate are computed once, for all rows. `builder` states the gain.
+//! If the first matching rule decides, no later rule matters. Then the rules that require one predicate can be reduced
+//! to the first rule at each port, once for all rows. For a peer with two predicates, the two results are merged: each
+//! port gets the rule with the lower index. The comment at the top of `builder` says how much time this saves.
 
 use super::match_set::CompactMatch;
 use crate::image::NO_KEY;
@@ -20,7 +20,8 @@ pub(crate) const NO_RULE: u32 = u32::MAX;
 /// The number of tables of protocols with ports. They are the first tables.
 const WITH_PORTS: usize = 3;
 
-/// For each table, the range of the pieces of some rules. It is empty if the rules do not test the table.
+/// The first matches of some rules: for each table, a range of pieces in [`FirstMatches`]. The range is empty if the
+/// rules do not test the table.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FirstMatch([(u32, u32); WITH_PORTS]);
 
@@ -29,8 +30,8 @@ pub(crate) struct FirstMatch([(u32, u32); WITH_PORTS]);
 pub(crate) struct FirstMatches(Vec<Piece>);
 
 impl FirstMatches {
-    /// Adds the first matches of some rules, in ascending order. Returns `None` if a match set is more than a range of
-    /// ports.
+    /// Adds the first matches of some rules. `matched` is in ascending order of rule. Returns `None` if a match set is
+    /// not a single range of ports.
     pub(crate) fn add(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -94,7 +95,8 @@ pub(crate) struct MergeScratch {
 }
 
 impl MergeScratch {
-    /// Keeps the lower of two rules at each port. Both lists begin with port 0, or nothing has been merged yet.
+    /// Merges `others` into `merged`: each port gets the rule with the lower index. Both lists must begin with port 0,
+    /// except that `merged` may be empty.
     fn merge(&mut self, others: &[Piece]) {
         std::mem::swap(&mut self.merged, &mut self.before);
         self.merged.clear();

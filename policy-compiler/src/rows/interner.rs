@@ -1,10 +1,10 @@
 //! The row interner: it stores equal rows once, and equal lines of different rows once.
 //!
 //! The intervals that a tree of lines divides determine the tree. The intervals and targets of a line determine the
-//! line. So equal intervals lead to one target, from the leaves up, and rows are equal if their targets are equal.
+//! line. So equal intervals always get the same target, and two rows are equal if their targets are equal.
 //!
-//! The gain: the tables of the site take 4.8 MB (goal 16) and mostly fit the caches, which a random lookup of 30 ns
-//! requires (`docs/performance.md`).
+//! The gain: the tables of the site of `docs/performance.md` take 4.8 MB (goal 16), so they mostly fit the CPU's
+//! caches. Without this, a random lookup could not take only 30 ns.
 
 use crate::common::{IndexTable, PathId};
 use crate::image::{Interval, LEAF_WIDTH, Leaf, Line, Lines, NO_KEY, Row, Target, WIDTH};
@@ -31,7 +31,7 @@ impl RowInterner {
     /// The number of a row.
     pub(crate) fn intern_row(&mut self, row: Row) -> u32 {
         let all = &mut self.lines;
-        // Numbers can be hashed faster than targets.
+        // The bits of the targets are hashed instead of the targets, which is faster.
         let said = row.map(Target::bits);
         let (number, is_new) =
             self.row_numbers.find_or_insert(&said, all.len() as u32, |it| all.row(it) == Some(row));
@@ -65,7 +65,8 @@ impl RowInterner {
         number
     }
 
-    /// The target that divides ascending intervals. `by` turns a line's number into a target.
+    /// Adds a line, leaf or tree that divides these ascending intervals, and returns its target. `by` turns the number
+    /// of a line or leaf into a target.
     pub(crate) fn tree(&mut self, intervals: &[Interval], by: impl Fn(u32) -> Target) -> Target {
         let [first, .., last] = intervals else {
             return intervals.first().map_or(Target::default(), |alone| alone.to);
@@ -82,8 +83,8 @@ impl RowInterner {
         }
         let mut level = self.in_leaves(intervals, &by).unwrap_or_else(|| intervals.to_vec());
         while level.len() > WIDTH {
-            // With up to a hundred intervals, only those that do not fit the top line go one level down, and all others
-            // are one step nearer.
+            // The first intervals stay in this level, and only as many of the last ones as necessary go one level down.
+            // So with up to a hundred intervals, a lookup of a low key takes one step less.
             let lines = (level.len() - WIDTH).div_ceil(WIDTH - 1);
             let further = level.split_off(WIDTH.saturating_sub(lines));
             level.extend(further.chunks(WIDTH).map(|some| match some {
@@ -97,7 +98,8 @@ impl RowInterner {
         by(self.intern_line(&Line::from_intervals(&level)))
     }
 
-    /// Packs the intervals of keys into leaves. Returns `None` if a leaf cannot lead to one of the targets.
+    /// Packs intervals into leaves, except the interval for packets without a key. Returns intervals that lead to the
+    /// leaves, or `None` if a leaf cannot hold one of the targets.
     fn in_leaves(
         &mut self,
         intervals: &[Interval],
@@ -114,7 +116,8 @@ impl RowInterner {
         Some(leaves.chain([bare]).collect())
     }
 
-    /// Adds a leaf whose paths have other numbers in this interner. Returns its targets by key and by source port.
+    /// Adds a leaf of another interner. `paths` translates the numbers of its paths. Returns the target for a search by
+    /// key, and the one for a search by source port.
     fn import_leaf(&mut self, leaf: &Leaf, paths: impl Fn(PathId) -> PathId) -> [Target; 2] {
         let by = [Target::by_key, Target::by_source];
         if let Some(leaf) = leaf.map_paths(&paths) {
@@ -128,14 +131,15 @@ impl RowInterner {
         by.map(|by| self.tree(&intervals, by))
     }
 
-    /// Keeps the wanted rows, by number, and drops the others. Returns the new numbers, in order.
+    /// Keeps the rows whose numbers are marked in `wanted`, and drops the others. Returns the new number of each old
+    /// row, or `None` for a dropped one.
     pub(crate) fn retain(&mut self, wanted: &[bool]) -> Vec<Option<u32>> {
         let Self { lines, .. } = std::mem::take(self);
         self.import(&lines, wanted, |path| path)
     }
 
-    /// Adds the wanted rows of another interner, by number. `paths` translates their paths. Returns the numbers of the
-    /// rows here, in order.
+    /// Adds those rows of another interner whose numbers are marked in `wanted`. `paths` translates the numbers of
+    /// their paths. Returns, for each row of the other interner, its number in this one, or `None` if it is not wanted.
     pub(crate) fn import(
         &mut self,
         other: &Lines,

@@ -105,8 +105,8 @@ impl MatchSets {
     }
 }
 
-/// One alternative of a rule for the peers of a family, given the local end. It has one entity for each end. The rule
-/// matches if one of its alternatives matches.
+/// One alternative of a rule for the peers of a family, given the local end: one entity for the local end and one for
+/// the peer. A rule matches if one of its alternatives matches.
 pub(crate) enum Alternative<'r> {
     /// One match set for every peer that has the predicate, or for every peer if there is no predicate.
     Fixed(Option<PredicateId>, CompactMatch),
@@ -125,7 +125,7 @@ pub(crate) struct PeerAlternative<'r> {
     local: Arc<EndPorts>,
 }
 
-/// Visits the alternatives of a rule, given the local end.
+/// Visits the alternatives of a rule whose entity for the local end matches the given local end.
 pub(crate) fn alternatives<'r>(
     rule: &'r ResolvedRule,
     direction: Direction,
@@ -137,7 +137,7 @@ pub(crate) fn alternatives<'r>(
     let looks_at_peers_ports = rule.peer.port_sets().next().is_some();
     for one in rule.local.entities.iter().filter(|entity| entity.holds(local)) {
         let local = Arc::new(end_ports(one, &rule.local, local));
-        // Entities that share their ports share the match set.
+        // Adjacent entities with the same ports have the same match set.
         let mut known: Option<(SharedPorts<'_>, Option<CompactMatch>)> = None;
         for peer in rule.peer.entities.iter().filter(|peer| peer.families[family as usize]) {
             let way = PeerAlternative { rule, direction, peer, local: Arc::clone(&local) };
@@ -160,7 +160,7 @@ pub(crate) fn alternatives<'r>(
     }
 }
 
-/// The ports of an entity, if it tests ports.
+/// The ports of an entity. `None` if it does not test ports.
 type SharedPorts<'r> = Option<&'r Arc<[Ports]>>;
 
 fn is_shared(one: SharedPorts<'_>, other: SharedPorts<'_>) -> bool {
@@ -170,8 +170,7 @@ fn is_shared(one: SharedPorts<'_>, other: SharedPorts<'_>) -> bool {
     }
 }
 
-/// The predicates (at most one) that a peer must have, if the entity tests nothing else of the peer's address except
-/// its family. Otherwise `None`.
+/// The predicates that the entity requires, if these are at most one and the entity excludes none. Otherwise `None`.
 fn required_predicates(peer: &ResolvedEntity) -> Option<&[PredicateId]> {
     (peer.wanted.len() <= 1 && peer.unwanted.is_empty()).then_some(&*peer.wanted)
 }
@@ -196,7 +195,8 @@ pub(crate) fn single_alternative(
     ))
 }
 
-/// The match set of a rule that tests only one range of a protocol's destination ports.
+/// The match set of a rule that tests one range of a protocol's destination ports and nothing else of the packet.
+/// `None` for every other rule.
 fn port_range_match(
     rule: &ResolvedRule,
     direction: Direction,
@@ -223,7 +223,7 @@ fn port_range_match(
 }
 
 impl PeerAlternative<'_> {
-    /// The number of port ranges and port sets in its match set, for each peer.
+    /// The number of port ranges and port sets from which a match set is computed for each peer.
     pub(super) fn ports(&self) -> usize {
         let peer = self.peer.ports.as_ref().map_or(0, |ports| ports.len());
         peer + self.rule.peer.not_ports.len() + self.rule.local.port_ranges()
@@ -253,7 +253,7 @@ impl PeerAlternative<'_> {
     }
 }
 
-/// The facts about any peer of a family: no predicate is true.
+/// Facts that stand for any peer of a family, for rules that do not test the peer's ports. No predicate is true.
 struct NoFacts(Family);
 
 impl Facts for NoFacts {
@@ -274,7 +274,7 @@ impl Facts for NoFacts {
     }
 }
 
-/// The terms of a rule about a packet, without those about its ends.
+/// The conditions of a rule on the packet itself, without the conditions on its two ends.
 #[derive(Clone, Copy)]
 pub(crate) struct PacketTerms {
     pub(crate) protocol: Option<u8>,

@@ -3,9 +3,9 @@
 //! `chains` finds the distinct chains. `plan` determines which rows a chain needs: one for each set of predicates that
 //! its rules distinguish (`partition`). `builder` builds them chain by chain (`chain_rows`). It turns the rules that
 //! may match into match sets (`match_set`) and sweeps over these (`row`), or merges earlier results (`first_match`). If
-//! many rules meet many peers, it goes from row to row and processes only the differences (`walk`, `clauses`,
-//! `painter`), with a bound (`work`). `interner` stores equal rows and lines once; `paths` and `slots` number the
-//! decisions. `tables` keeps all of this from image to image.
+//! many rules may match many peers, it goes from row to row and processes only the differences (`walk`, `clauses`,
+//! `painter`), and the work is bounded (`work`). `interner` stores equal rows and lines once; `paths` and `slots`
+//! number the decisions. `tables` keeps all of this from image to image.
 
 mod builder;
 mod chain_rows;

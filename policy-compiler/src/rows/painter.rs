@@ -1,7 +1,8 @@
 //! The painter of a row: each key belongs to the first rule that claims it.
 //!
-//! Claims come in the order of the rules. A claim takes those of its keys that no earlier claim took. So the cost of a
-//! claim depends on what it takes, and the painter knows when later claims can take nothing more.
+//! A *claim* is the match set of one rule. Claims come in the order of the rules, and each takes those of its keys that
+//! no earlier claim took. So the cost of a claim depends only on the keys that it takes, and the painter knows when all
+//! keys are taken.
 
 use super::interner::RowInterner;
 use super::match_set::{CompactMatch, MatchSets};
@@ -22,7 +23,8 @@ const WORDS: usize = NO_KEY as usize / 64;
 
 #[derive(Debug)]
 struct TablePaint {
-    /// The keys that no claim has taken. The content is valid unless all keys are open or all are taken.
+    /// The open keys: those that no claim has taken. This is not up to date while all keys are open, and after all are
+    /// taken.
     open: Box<[u64; WORDS]>,
     /// One bit for each word of `open`: whether the word is not zero.
     occupied: [u64; WORDS / 64],
@@ -30,7 +32,7 @@ struct TablePaint {
     left: u32,
     /// The ranges of keys that were taken, each with its target.
     pieces: Vec<(u32, u32, Target)>,
-    /// The target of packets without a key.
+    /// The target of packets without a key, if a claim took them.
     bare: Option<Target>,
 }
 
@@ -70,8 +72,8 @@ impl Painter {
         }
     }
 
-    /// Paints the open keys of a match set. Returns whether there were any. Returns `None` if the match set tests
-    /// source ports; the row is then in any state.
+    /// Gives the open keys of a match set to a target. Returns whether there were any. Returns `None` if the match set
+    /// tests source ports, and then the row must not be used.
     pub(super) fn paint(
         &mut self,
         claim: CompactMatch,
@@ -112,7 +114,7 @@ impl Painter {
         painted
     }
 
-    /// Returns the row and its number of intervals. Keys that no claim took lead to `none`.
+    /// Returns the row, and the number of its intervals. Keys that no claim took lead to the target `none`.
     pub(super) fn row(&mut self, none: Target, interner: &mut RowInterner) -> (Row, usize) {
         let Self { tables, intervals, .. } = self;
         let mut row = [none; TABLES];
@@ -146,7 +148,7 @@ impl Painter {
 }
 
 impl TablePaint {
-    /// Takes the open keys between `first` and `last`, inclusive.
+    /// Gives the open keys from `first` to `last`, inclusive, to the target `to`. Returns whether there were any.
     fn paint(&mut self, first: u32, last: u32, to: Target) -> bool {
         if self.left == 0 || first > last {
             return false;

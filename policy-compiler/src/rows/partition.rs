@@ -19,13 +19,14 @@ pub(crate) struct ClassColumns {
 }
 
 impl ClassColumns {
-    /// The two families partition the addresses, so every class has one. Returns `None` if a class has no family.
+    /// Groups the classes by predicate. Returns `None` if a class has no family, which does not happen with complete
+    /// predicate sets.
     pub(crate) fn new(classes: &[PredicateSet], predicates: usize) -> Option<Self> {
         let families = classes.iter().map(|set| family(set)).collect::<Option<_>>()?;
         Some(Self { families, columns: classes_by_predicate(classes, predicates) })
     }
 
-    /// The classes that a rule may match as peers. `None` means all classes.
+    /// A set of classes that contains every class which the rule may match as peer. `None` means all classes.
     pub(crate) fn classes_matching(&self, rule: &ResolvedRule) -> Option<Vec<u32>> {
         let mut concerned = Vec::new();
         for entity in &rule.peer.entities {
@@ -36,10 +37,11 @@ impl ClassColumns {
     }
 }
 
-/// The number that means no part.
+/// The value for a class that is in no part yet.
 const NO_PART: u32 = u32::MAX;
 
-/// The peers for which rows are built: their family, and those predicates of the chain that are true of them.
+/// The groups of peers for which rows are built. For each group: the family, and those predicates of the chain that are
+/// true of the group's peers.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(super) all: Vec<(Family, usize)>,
@@ -69,7 +71,8 @@ impl Parts {
     }
 }
 
-/// All classes, grouped by the subset of some predicates that is true of them.
+/// All classes, in groups (parts). Two classes are in one part if they have the same family and the same of some
+/// predicates are true of them.
 #[derive(Debug)]
 pub(crate) struct Partition {
     pub(super) of_class: Vec<u32>,
@@ -78,7 +81,7 @@ pub(crate) struct Partition {
 
 impl Partition {
     fn new(asked: &[PredicateId], classes: &ClassColumns) -> Self {
-        // For most classes none of these predicates is true.
+        // None of these predicates is true of most classes, so only the other classes are grouped one by one.
         let touched = asked.iter().flat_map(|predicate| {
             let column = classes.columns.group(*predicate as usize);
             column.iter().map(|class| (*class, *predicate))
@@ -112,7 +115,8 @@ impl Partition {
     }
 }
 
-/// Partitions by the predicates that chains use. A chain that replaces another one usually uses the same predicates.
+/// A cache of partitions, by the predicates that chains use. It helps because a chain that replaces another one usually
+/// uses the same predicates.
 #[derive(Debug, Default)]
 pub(crate) struct Partitions {
     /// Each partition, with the turn that last used it.
@@ -120,7 +124,7 @@ pub(crate) struct Partitions {
 }
 
 impl Partitions {
-    /// The partition by these predicates, which are in ascending order.
+    /// Returns the partition of the classes by these predicates, which must be in ascending order.
     pub(super) fn get(
         &mut self,
         mut asked: Vec<PredicateId>,
@@ -138,8 +142,8 @@ impl Partitions {
         made
     }
 
-    /// Evicts the partitions that this turn did not use, if there are more than two for each chain, and all partitions
-    /// if they take more than `room` bytes. Partitions only save time, so they can be dropped.
+    /// If there are more than two partitions for each chain, drops those that this turn did not use. If the rest take
+    /// more than `room` bytes, drops all. Partitions only save time, so they can be dropped.
     pub(crate) fn evict(&mut self, chains: usize, turn: u64, room: usize) {
         if self.all.len() > chains * 2 {
             self.all.retain(|_, (_, used)| *used == turn);

@@ -64,7 +64,7 @@ impl PathTable {
         self.all.len()
     }
 
-    /// The end of the counter slots.
+    /// The number of counter slots: every slot that was ever used is below it.
     pub(crate) fn slots(&self) -> u32 {
         self.slots.end()
     }

@@ -1,5 +1,5 @@
-//! The row plan: which rows have to be built. A chain needs one row for each distinct set of its predicates that are
-//! true of some class.
+//! The row plan: which rows have to be built. For each class, some of the chain's predicates are true. The chain needs
+//! one row for each distinct set of such predicates.
 //!
 //! The gain: a changed policy costs only the rows of the classes that its rules may match, not those of all classes. In
 //! the cluster of `docs/performance.md`, such a change takes 3.0 ms (goal 5), and a whole compilation takes 31 ms.
@@ -14,7 +14,7 @@ use crate::model::{Direction, Family};
 use crate::peers::{PredicateSet, family};
 use crate::resolve::{PossiblePorts, PredicateId, ResolvedEnd, ResolvedList, RuleEffect, Step};
 
-/// The number of rows up to which every step is tried for each row, and no step index is built.
+/// A chain with at most this many rows needs no step index: each row tries every step of the list.
 const FEW_ROWS: usize = 8;
 
 /// The rows to build, numbered chain by chain.
@@ -23,7 +23,8 @@ pub(crate) struct RowPlan<'a> {
     pub(crate) chains: Vec<PlannedChain<'a>>,
     /// The number of rows to build.
     pub(crate) rows: usize,
-    /// The number of chains whose rows are built one by one. They come first; the others are walked over.
+    /// The number of simple chains, whose rows are built one by one. These come first. The rows of the others are built
+    /// by walks.
     pub(crate) simple: usize,
     /// The number of rows of these chains.
     pub(crate) simple_rows: usize,
@@ -43,13 +44,14 @@ pub(crate) struct PlannedChain<'a> {
 enum PlannedCells {
     /// Every row has to be built.
     Full(Arc<Partition>),
-    /// The existing row of each class, and the classes that need another row, each with the index of its part.
+    /// Some rows exist. `rows` holds the row of each class, and `open` holds the classes that need another row, each
+    /// with the index of its part in `parts`.
     Incremental { rows: Vec<u32>, open: Vec<(u32, u32)>, parts: Parts },
 }
 
 impl<'a> RowPlan<'a> {
-    /// The first row of the second half. The halves have about equal numbers of predicates, because a row with more
-    /// predicates takes longer.
+    /// The number of rows in the first half of the simple rows. The halves are chosen so that both have about the same
+    /// number of rows and of their predicates, because a row with more predicates takes longer.
     pub(crate) fn half(&self) -> usize {
         let simple = self.chains.get(..self.simple).unwrap_or_default();
         let parts = || simple.iter().map(|chain| chain.cells.parts());
@@ -77,8 +79,8 @@ impl<'a> RowPlan<'a> {
         self.chains.push(PlannedChain { at, list, local, cells, rows });
     }
 
-    /// Ends the planning. The chains that are [expensive](PlannedChain::is_dear) come last, in ascending order of size,
-    /// so that the other chains get their rows first.
+    /// Ends the planning. Sorts the chains: [expensive](PlannedChain::is_dear) ones come last, in ascending order of
+    /// size, so that the simple chains get their rows first. `most` is the limit above which a chain may be expensive.
     pub(crate) fn finish(&mut self, most: usize) {
         let mut keyed: Vec<_> = std::mem::take(&mut self.chains)
             .into_iter()
@@ -95,7 +97,8 @@ impl<'a> RowPlan<'a> {
         }
     }
 
-    /// Adds a chain whose rows stay valid for all except some classes. Returns `Err` for a class that does not exist.
+    /// Adds a chain that has `rows`, except for the classes `unmade`. Returns `Err` if one of these classes does not
+    /// exist.
     pub(crate) fn add_some(
         &mut self,
         at: usize,
@@ -117,7 +120,7 @@ impl<'a> RowPlan<'a> {
         Ok(())
     }
 
-    /// Adds a chain that has no rows yet.
+    /// Adds a chain of which no row can be reused.
     pub(crate) fn add_all(
         &mut self,
         at: usize,
@@ -141,27 +144,27 @@ impl PlannedCells {
 }
 
 impl PlannedChain<'_> {
-    /// The family of a row's peers, and those predicates of the chain that are true of them.
+    /// The family of the peers of a row, and those predicates of the chain that are true of these peers.
     pub(crate) fn row(&self, number: usize) -> (Family, &[PredicateId]) {
         self.cells.parts().part(number - self.rows.start)
     }
 
-    /// The number of rules, of their terms for peers, of the rows, and of the predicates of the rows, added up.
+    /// The sum of four numbers: rules, terms of the rules for peers, rows, and predicates of the rows.
     pub(crate) fn size(&self) -> usize {
         let steps = self.list.steps.steps.iter();
         let named = steps.map(|step| 1 + step.rule.peer.size());
         named.sum::<usize>() + self.rows.len() + self.cells.parts().predicates.len()
     }
 
-    /// The number of alternatives of rules that its rows test if they are built one by one. It counts the rules that
-    /// require no predicate or one that the peers have, and the repeated tests in each row.
+    /// The number of tests of rules if the rows are built one by one. Each row tests the alternatives of all rules that
+    /// its peers may match, and repeats some tests ([`looks_again`](Self::looks_again)).
     pub(crate) fn looks(&self) -> usize {
         let again = self.rows.len().saturating_mul(self.looks_again());
         self.looks_once().saturating_add(again)
     }
 
-    /// The number of repeated tests in a row: source ports for each range of keys, noted rules for each decision, and
-    /// the ports of a rule for each peer whose ports it tests.
+    /// An upper bound of the number of repeated tests in one row: source ports are tested again for each range of keys,
+    /// noted rules for each decision, and port sets for each row.
     fn looks_again(&self) -> usize {
         let (mut keys, mut sources, mut noted, mut named) = (1_usize, 0_usize, 0, 0);
         for Step { rule, outcome, .. } in &self.list.steps.steps {
@@ -198,15 +201,15 @@ impl PlannedChain<'_> {
         self.rows.len() * always + wanting
     }
 
-    /// Whether its rows, built one by one, test more rules than `most`, and many times more than the chain and its
-    /// peers contain together.
+    /// Whether the rows should be built by a walk: if they were built one by one, the number of tests would exceed
+    /// `most`, and would also exceed four times the chain's [size](Self::size).
     fn is_dear(&self, most: usize) -> bool {
         const FAR: usize = 4;
         let looks = self.looks();
         most == 0 || (looks > most && looks / FAR > self.size())
     }
 
-    /// Whether there are so many rows that most steps matter to one of them.
+    /// Whether there are so many rows (at least one for eight steps) that most steps probably matter to one of them.
     pub(crate) fn uses_most_steps(&self) -> bool {
         self.rows.len() * 8 >= self.list.steps.steps.len()
     }
@@ -219,7 +222,7 @@ impl PlannedChain<'_> {
         }
     }
 
-    /// The row of each class, given the rows that were built.
+    /// The row of each class. `made` are the rows that were built for the whole plan.
     pub(crate) fn into_cells(self, made: &[u32]) -> Vec<u32> {
         let made = made.get(self.rows).unwrap_or_default();
         let made = |part: u32| made.get(part as usize).copied().unwrap_or(LINEAR);

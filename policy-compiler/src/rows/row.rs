@@ -12,9 +12,9 @@ use crate::image::{Interval, NO_KEY, OTHERS, Row, TABLES, Target};
 #[derive(Debug, Default)]
 pub(crate) struct RowScratch {
     sweep: Sweep,
-    /// The rule of each match set of one table.
+    /// The rule of each match set that tests the current table.
     rules: Vec<u32>,
-    /// The match sets that contain packets without a key.
+    /// The indexes in `rules` of the match sets that contain packets without a key.
     bare: BitSet,
     /// The intervals of one table, in ascending order from key 0. Adjacent intervals have different targets. Packets
     /// that do not show the key of their protocol come after all keys.
@@ -24,8 +24,8 @@ pub(crate) struct RowScratch {
 }
 
 impl RowScratch {
-    /// Adds the first matches of some rules, in ascending order. Returns `None` if more than the first matching rule
-    /// may matter.
+    /// Adds the first matches of some rules, which are in ascending order. Returns `None` if the first matching rule
+    /// may not decide alone.
     pub(crate) fn first_match(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -36,7 +36,7 @@ impl RowScratch {
         if all { firsts.add(matched, &mut self.firsts) } else { None }
     }
 
-    /// The [`row`](Self::row) of merged first matches. `None` if the path of a rule is not known.
+    /// Builds a row from several first matches, which are merged. `None` if the path of a rule is not known.
     pub(crate) fn row_from_first_matches(
         &mut self,
         firsts: &FirstMatches,
@@ -63,9 +63,10 @@ impl RowScratch {
         Some(row)
     }
 
-    /// The row of some rules, in ascending order, each with a match set. `decide` returns the path for the rules that
-    /// match one packet, and whether the first of them alone determines it. It is not called for paths that `known`
-    /// contains. If the work runs out on the way, the row must not be used.
+    /// Builds a row from the match sets in `matched`, each with its rule, in ascending order of rule. `decide` gets the
+    /// rules that match a packet, and returns the path, and whether the first of these rules alone determines it. Paths
+    /// that `known` contains are not decided again. If the work runs out before the row is complete, the row must not
+    /// be used.
     pub(super) fn row(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -144,7 +145,7 @@ impl RowScratch {
     }
 }
 
-/// Divides the source ports at one key.
+/// Builds the intervals of source ports at one key.
 #[derive(Debug, Default)]
 struct BySource {
     sweep: Sweep,
@@ -152,7 +153,7 @@ struct BySource {
 }
 
 impl BySource {
-    /// The target for these match sets.
+    /// The target at a key that the match sets in `in_force` contain. Some of these, in `sourced`, test source ports.
     fn target(
         &mut self,
         in_force: &BitSet,
@@ -185,7 +186,8 @@ pub(super) fn push_interval(intervals: &mut Vec<Interval>, next: Interval) {
     }
 }
 
-/// The paths of packets, by the first matching rule.
+/// The paths of packets whose first matching rule alone determines the path, by this rule. `none` is the path of
+/// packets that no rule matches.
 #[derive(Debug, Clone)]
 pub(crate) struct FirstPaths {
     by_rule: Vec<Option<Target>>,
@@ -203,8 +205,8 @@ impl FirstPaths {
         self.by_rule.get(rule as usize).copied().flatten()
     }
 
-    /// The path of packets for which `rule` is the first match (`None`: no rule matches), if that alone determines it.
-    /// `path` returns it if it is not known yet.
+    /// The path of packets whose first matching rule is `rule`, or that no rule matches if `rule` is `None`. If the
+    /// path is not known, it is computed by `path` and stored. `path` returns `None` if further rules matter.
     pub(super) fn path_or(
         &mut self,
         rule: Option<u32>,
@@ -220,8 +222,8 @@ impl FirstPaths {
         *known
     }
 
-    /// Stores the results of `path`. `path` returns the path of packets for which a rule is the first match, if the
-    /// rule alone determines it. For `None`, it returns the path of packets that no rule matches.
+    /// Creates the table for this many rules, with the results of `path` for all of them. `path` is called as by
+    /// [`path_or`](Self::path_or).
     pub(crate) fn precompute(
         rules: usize,
         mut path: impl FnMut(Option<u32>) -> Option<PathId>,
@@ -239,7 +241,8 @@ struct PathFinder<'k, D> {
 }
 
 impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
-    /// The target of the rules whose match sets contain the key.
+    /// The target at a key. `in_force` holds the match sets that contain the key, and `rules` the rule of each match
+    /// set.
     #[inline]
     fn target(&mut self, in_force: &BitSet, rules: &[u32]) -> Target {
         let first = in_force.next(0).and_then(|index| rules.get(index as usize)).copied();
@@ -258,7 +261,7 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
         let active = ActiveRules { in_force, from: 0, rules, last: None, work: self.work };
         let (path, always) = (self.decide)(active);
         if self.work.is_out() {
-            // The work ran out, so the rules may be incomplete.
+            // The work ran out, so `decide` may not have seen all rules.
             return Target::NOWHERE;
         }
         let place = Target::path(path);
@@ -273,14 +276,14 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
     }
 }
 
-/// The work for reading one rule of a decision. It includes the work to store the rule, because a decision may record every
-/// rule that it reads.
+/// The work for reading one rule for a decision. It includes storing the rule, because a decision may note every rule
+/// that it reads.
 const READ: usize = 8;
 
 /// The rules whose match sets contain a key, ascending and distinct, until the work runs out.
 pub(crate) struct ActiveRules<'a> {
     in_force: &'a BitSet,
-    /// The match sets below this number have been returned already.
+    /// The match sets with an index below this have been read.
     from: u32,
     rules: &'a [u32],
     last: Option<u32>,
@@ -303,11 +306,11 @@ impl Iterator for ActiveRules<'_> {
     }
 }
 
-/// A sweep over keys, with the sets that contain each key.
+/// A sweep over keys in ascending order. It knows which sets contain the current key.
 #[derive(Debug, Default)]
 struct Sweep {
-    /// Each bound of a set, as a number that sorts by key: first the key, then the set's number and whether the set
-    /// begins there.
+    /// The keys at which a set begins or ends, as numbers that sort by key: the upper bits are the key, then comes the
+    /// set's number, and the lowest bit says whether the set begins there.
     edges: Vec<u64>,
     /// The sets that contain the current key.
     active: BitSet,

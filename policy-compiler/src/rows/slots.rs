@@ -18,7 +18,7 @@ pub(crate) struct Slots {
 }
 
 impl Default for Slots {
-    /// The decisions for unknown ends have the first slots, one for each direction.
+    /// Reserves the first slots for the decisions for unknown ends, one for each direction.
     fn default() -> Self {
         let unknown = Direction::ALL.into_iter().map(|d| Arc::new(Reason::Unknown(d).into()));
         let of: AHashMap<Arc<Decision>, u32> = unknown.zip(0..).collect();

@@ -15,7 +15,8 @@ use crate::model::Decision;
 use crate::peers::{NewClass, PredicateSet, Predicates};
 use crate::resolve::{PredicateId, Resolved, ResolvedList, RuleEffect};
 
-/// Rows, paths and cells, which are kept for the next image. A chain that does not change costs one copy of its cells.
+/// Rows, paths and cells, which are kept for the next image. For a chain that does not change, the next image only
+/// copies the cells.
 #[derive(Debug, Default)]
 pub(crate) struct RowTables {
     pub(crate) builder: RowBuilder,
@@ -23,7 +24,7 @@ pub(crate) struct RowTables {
     pub(crate) partitions: Partitions,
     /// The number of rows above which unused ones are dropped.
     most_rows: usize,
-    /// The number of paths above which everything is built again; 0 before the first build.
+    /// The number of paths above which everything is built again. It is 0 before the first build.
     most_paths: usize,
     /// The number of builds.
     turn: u64,
@@ -41,11 +42,11 @@ struct ChainCells {
     unmade: Vec<u32>,
     /// The turn that last used the chain.
     turn: u64,
-    /// Whether its rows take more than they may. Then the chain is evaluated rule by rule.
+    /// Whether the rows of the chain exceeded the budget of bytes or work. If so, the chain is evaluated rule by rule.
     too_dear: bool,
 }
 
-/// The number of unused rows and of unused paths that are kept, in addition to twice as many as are in use.
+/// Unused rows and paths are dropped when the total number exceeds three times the number in use, plus this.
 const SPARE: usize = 16;
 
 /// The cells of all chains, and the chains that are evaluated rule by rule.
@@ -85,7 +86,8 @@ impl RowTables {
         *self = Self { builder, scale: self.scale, ..Self::default() };
     }
 
-    /// Precomputes, before a compilation from nothing, the parts that depend only on long lists.
+    /// Precomputes the parts of rows that depend only on the lists, for long lists. Called before a compilation from
+    /// nothing.
     pub(crate) fn precompute(&mut self, lists: &[Arc<ResolvedList>]) {
         self.builder.begin();
         let scale = self.scale;
@@ -116,14 +118,15 @@ impl RowTables {
         }
     }
 
-    /// Frees counter slots for other decisions, except the slots for unknown ends. This changes the numbers of paths.
+    /// Frees counter slots for other decisions, except the slots for unknown ends. All rows and paths are then built
+    /// again.
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
         self.builder.paths.release(slots);
         self.forget();
     }
 
-    /// Builds the cells of all chains. All parts that are reused have the same classes and predicates. `columns` are
-    /// the classes of each predicate, if they are known already.
+    /// Builds the cells of all chains. The caller ensures that classes and predicates are the same as for all parts
+    /// that are kept. `columns` are the classes of each predicate, if the caller knows them.
     pub(crate) fn build(
         &mut self,
         budget: usize,
@@ -138,7 +141,8 @@ impl RowTables {
         let is_fresh = self.builder.rows.lines.len() == 0;
         let scale = self.scale;
         let mut cells = self.cells(budget, (resolved, peers, chains), columns, scale);
-        // The chains that exceed the budget are the same as in a build from nothing, one chain after another.
+        // If the budget is exceeded, everything is built again from nothing, one chain after another. So it does not
+        // depend on earlier images which chains get no rows.
         let fits = cells.is_ok() && self.builder.bytes() <= budget;
         if !fits && !is_fresh || cells.is_err() {
             self.forget();
@@ -203,7 +207,8 @@ impl RowTables {
             let key = (Pinned(Arc::clone(chain.list)), chain.local.clone());
             let unmade = Vec::new();
             if over_budget.contains(&number) {
-                // A chain that was walked over is not tried again while its rules and the classes are unchanged.
+                // A failed walk is expensive, so it is not repeated while the chain's rules and the classes are
+                // unchanged.
                 if number >= simple {
                     let rows = Vec::new();
                     self.chains.insert(key, ChainCells { rows, unmade, turn, too_dear: true });
@@ -266,8 +271,9 @@ impl RowTables {
         Ok(plan)
     }
 
-    /// The rows of the chain that this one replaces. Also the classes that may be matched by a rule which only one of
-    /// the two chains has. `None` if it replaces no chain, or if more than half of the rows would change.
+    /// Returns the rows of the chain that this one replaces, and the classes whose rows must be built again: those that
+    /// a rule may match which only one of the two chains has. `None` if this chain replaces no chain, or if more than
+    /// half of the rows would be built again.
     fn reuse_predecessor(
         &self,
         list: &ResolvedList,

@@ -20,12 +20,13 @@ impl From<&RuleEffect> for StepEffect {
     }
 }
 
-/// After a rule that decides every packet, only rules of later tiers can matter, and only if a Pass leads there.
+/// Tracks which further rules can matter. After a rule that decides every packet, only rules of later tiers can matter,
+/// and only if a Pass rule of the same tier matches before it.
 #[derive(Debug, Default)]
 pub(super) struct UntilDecided {
-    /// The tier in which a rule decides every packet.
+    /// The last tier in which a rule decides every packet that reaches the rule.
     decided: Option<u32>,
-    /// The last tier with a matching rule that passes.
+    /// The last tier in which a Pass rule matches.
     passed: Option<u32>,
 }
 

@@ -1,17 +1,19 @@
-//! The rows of a chain in which many rules meet many peers.
+//! Builds the rows of a chain in which many rules may match many peers.
 //!
-//! The builder of rows (`chain_rows`) collects the rules of each row. This takes n² steps if *n* rules may match each
-//! of *n* peers. An example is rules that match the whole world, each with a different exception. The walk goes from
-//! one row to the next, and processes only the rules in which the two rows differ:
+//! The builder of rows (`chain_rows`) collects the rules of each row. This takes *n*² steps if *n* rules may match each
+//! of *n* peers. An example is *n* rules that match all addresses except one network, each with another network. The
+//! walk goes from one row to the next, and processes only the rules in which the two rows differ:
 //!
-//! - The rows are visited in an order in which the predicates that most peers have come first. Nets that contain each
-//!   other then form a tree, and the walk enters and leaves each net once.
-//! - A set of bits holds the rules that match at the current peers. Entering or leaving a predicate changes the bits of
-//!   the rules that contain it. So all rows together cost as many steps as there are predicates in the rules.
-//! - If no rule that stopped matching had taken any key in the row before the last step, and no rule was added, the row
-//!   is the same. Otherwise the row is painted (`painter`): rules claim keys in order until nothing is left to claim.
-//! - Rows with the same matching rules are one row. Such sets of rules are compared by a hash of 128 bits with secret
-//!   keys.
+//! - Each row is a sequence of predicates, those that most peers have first, and the rows are visited in the order of
+//!   these sequences. So nets that contain each other form a tree, and the walk enters and leaves each net once.
+//! - A set of bits holds the rules that match at the current peers. Entering or leaving a predicate changes only the
+//!   bits of the rules that contain the predicate. So for all rows together, these changes cost about as many steps as
+//!   there are predicates in the rules.
+//! - A row equals an earlier row on the way to it if, since then, no rule has begun to match, and no rule that has
+//!   stopped matching had taken a key. Otherwise the row is painted (`painter`): rules claim keys in order until
+//!   nothing is left to claim.
+//! - Rows with the same matching rules are one row. Sets of matching rules are compared by a hash of 128 bits with
+//!   random secret keys.
 //!
 //! A row that differs from all others still costs one step for each rule that matches it. [`Work`] bounds the total.
 
@@ -38,7 +40,8 @@ use crate::resolve::{PredicateId, ResolvedList};
 #[derive(Clone, Copy)]
 struct MadeRow {
     row: u32,
-    /// The clauses that took keys in it, as a range of `Walk::visible`. `None` means that any clause may matter.
+    /// The clauses that took keys in the row, as a range of `Walk::visible`. `None` means that they are not known, so
+    /// any clause may matter.
     visible: Option<(u32, u32)>,
 }
 
@@ -49,7 +52,7 @@ pub(super) struct Walk<'a, 'd> {
     paths: FirstPaths,
     scratch: &'d mut ChainScratch,
     painter: Painter,
-    /// The clauses that took keys, for one row after another, in ascending order.
+    /// For one row after another, the clauses that took keys in the row, in ascending order.
     visible: Vec<u32>,
     hashes: [RandomState; 2],
 }
@@ -72,7 +75,7 @@ impl<'a, 'd> Walk<'a, 'd> {
         }
     }
 
-    /// The rows of a chain, in order. `None` if they take more work than is left.
+    /// Builds the rows of a chain, and returns their numbers in order. `None` if they take more work than is left.
     pub(super) fn rows(
         &mut self,
         chain: &PlannedChain<'a>,
@@ -108,8 +111,8 @@ impl<'a, 'd> Walk<'a, 'd> {
         let mut state = WalkState::new(&clauses, &self.hashes);
         let mut known: AHashMap<u128, MadeRow> = AHashMap::new();
         let mut entered: Vec<Frame> = Vec::new();
-        // The rows that were built on the way to the current position, each with the number of predicates and flips
-        // at its position.
+        // The rows that were built at the current position or at one with fewer of the same predicates. Each has the
+        // number of predicates and the number of flips at its position.
         let mut around: Vec<(usize, usize, MadeRow)> = Vec::new();
         for (row, ranks, fork) in order.each() {
             let same = entered.iter().zip(ranks).take_while(|(one, rank)| one.rank == **rank);
@@ -119,8 +122,8 @@ impl<'a, 'd> Walk<'a, 'd> {
                 around.pop();
             }
             for depth in same..=ranks.len() {
-                // At a fork the walk builds a row even if no peer needs it, because the rows after the fork differ
-                // little from it.
+                // A fork is the position from which the ways to this row and to the next one part. The walk builds a
+                // row there even if no peer needs it, because the rows after the fork often equal it.
                 let is_made = around.last().is_some_and(|(made, ..)| *made == depth);
                 if depth == ranks.len() || (depth == fork && !is_made) {
                     let outer = around.last().copied();
@@ -169,8 +172,9 @@ impl<'a, 'd> Walk<'a, 'd> {
         Some(())
     }
 
-    /// Whether the current row equals one that was built on the way to it: since then only clauses have changed, none
-    /// was added, and those that were removed had taken no key.
+    /// Whether the row at the current position certainly equals the row `made`, which was built when there were `flips`
+    /// flips. It does if, since then, no port was added, no clause has begun to match, and no clause that has stopped
+    /// matching had taken a key.
     fn is_same(&self, state: &WalkState, flips: usize, made: MadeRow, work: &mut Work) -> bool {
         let Some((start, end)) = made.visible else { return state.flips.len() == flips };
         let visible = self.visible.get(start as usize..end as usize).unwrap_or_default();
@@ -207,7 +211,7 @@ impl<'a, 'd> Walk<'a, 'd> {
                 let (decision, always) = decide(self.list, std::iter::once(clause.step));
                 always.then(|| paths.intern(decision))
             });
-            // A rule that does not decide alone matters only if it takes some key.
+            // If the clause takes no key, it does not matter whether its rule decides alone.
             let painted =
                 self.painter.paint(claim, &self.scratch.match_sets, to.unwrap_or(Target::NOWHERE));
             match painted {

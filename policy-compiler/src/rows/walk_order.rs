@@ -10,7 +10,7 @@ use crate::resolve::PredicateId;
 pub(super) struct Order {
     /// The predicates by rank: those that are true in most rows come first.
     pub(super) ranked: Vec<PredicateId>,
-    /// Each row's number, and the end of its ranks.
+    /// The number of each row, and the end of its ranks in `ranks`.
     rows: Vec<(usize, usize)>,
     ranks: Vec<u32>,
 }
@@ -45,8 +45,7 @@ impl Order {
         order
     }
 
-    /// Each row with its ranks, and the number of its first ranks that the next row begins with,
-    /// too.
+    /// Each row with its ranks, and the length of the prefix of these ranks with which the next row's ranks also begin.
     pub(super) fn each(&self) -> impl Iterator<Item = (usize, &[u32], usize)> {
         let mut start = 0;
         let ends = self.rows.iter().map(|(_, end)| *end);
@@ -58,7 +57,8 @@ impl Order {
         })
     }
 
-    /// The predicates of some ranks, in ascending order, if a clause uses more than these ranks.
+    /// The predicates of some ranks, in ascending order. The result is empty if no clause tests the ports of peers,
+    /// because then the predicates are not needed.
     pub(super) fn predicates(&self, ranks: &[u32], clauses: &Clauses<'_>) -> Vec<PredicateId> {
         if !clauses.looks_at_ports {
             return Vec::new();

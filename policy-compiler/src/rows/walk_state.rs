@@ -7,20 +7,21 @@ use crate::common::BitSet;
 
 /// The position of a walk.
 pub(super) struct WalkState {
-    /// For each clause, the number of predicates that it still lacks.
+    /// For each clause, the number of required predicates that were not entered, plus the number of excluded predicates
+    /// that were. The clause matches if this is 0.
     lacking: Vec<u32>,
     /// For each group, the clauses that match.
     active: Vec<BitSet>,
-    /// The sum of the hashes of everything that is active.
+    /// The exclusive or of the hashes of all clauses that match, and of all predicates for ports that were entered.
     pub(super) hash: u128,
-    /// The changes on the way from the first row, in order.
+    /// The changes since the position without predicates, in order.
     pub(super) flips: Vec<Flip>,
 }
 
 #[derive(Clone, Copy)]
 pub(super) enum Flip {
     Clause(u32),
-    /// The peer has a port.
+    /// A predicate for a port of the peer was entered.
     Port,
 }
 
@@ -28,7 +29,7 @@ pub(super) enum Flip {
 #[derive(Clone, Copy)]
 pub(super) struct Frame {
     pub(super) rank: u32,
-    /// The number of flips before it.
+    /// The number of flips before the predicate was entered.
     pub(super) flips: usize,
 }
 
@@ -113,7 +114,7 @@ impl WalkState {
         1 + wanting.len() + excluding.len()
     }
 
-    /// Adds a clause to the active ones, or removes it from them.
+    /// Adds a clause to the active clauses, or removes it if it is active.
     fn flip(&mut self, clause: u32, clauses: &Clauses<'_>, hashes: &[RandomState; 2]) {
         let active = &mut self.active[clauses.all[clause as usize].group as usize];
         if active.contains(clause) {
@@ -131,9 +132,9 @@ fn hash(number: u64, hashes: &[RandomState; 2]) -> u128 {
     high << 64 | low
 }
 
-/// The active clauses, in ascending order.
+/// Reads the clauses that match, in ascending order.
 pub(super) struct Active<'s> {
-    /// For each group, the parts of a row that it tests, its clauses, and the next one of them.
+    /// For each group, the parts of a row that it tests, its matching clauses, and the next clause to read.
     groups: Vec<(u16, &'s BitSet, Option<u32>)>,
 }
 
@@ -143,7 +144,7 @@ impl<'s> Active<'s> {
         Self { groups: groups.map(|(parts, set)| (*parts, set, set.next(0))).collect() }
     }
 
-    /// The next clause that tests a part that is not `done`.
+    /// The next matching clause that tests any part of a row outside `done`.
     pub(super) fn next(&mut self, done: u16) -> Option<u32> {
         let open = self.groups.iter_mut().filter(|(parts, ..)| parts & !done != 0);
         let (_, set, next) = open.filter(|group| group.2.is_some()).min_by_key(|group| group.2)?;

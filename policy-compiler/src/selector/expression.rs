@@ -202,8 +202,8 @@ impl Selector {
         }
     }
 
-    /// Whether the selector may match labels in which `wanted` has one of the values that `may_be` accepts. A result of
-    /// `false` is certain.
+    /// Whether the selector may match labels in which `wanted` has one of the values that `may_be` accepts. The result
+    /// may be `true` for a selector that cannot match, but it is `false` only for such a selector.
     pub(crate) fn may_match(&self, wanted: &str, may_be: &impl Fn(&str) -> bool) -> bool {
         match &*self.0 {
             Node::Compare { key, how: Comparison::Equal, value } if key == wanted => may_be(value),

@@ -14,7 +14,7 @@ pub type Labels = BTreeMap<String, String>;
 /// The label that names a member's namespace.
 pub const NAMESPACE: &str = "projectcalico.org/namespace";
 
-/// The label that only pods have, with the value [`KUBERNETES`].
+/// A label that every pod has, with the value [`KUBERNETES`], and that no other member has.
 pub const ORCHESTRATOR: &str = "projectcalico.org/orchestrator";
 
 /// The value of [`ORCHESTRATOR`].
@@ -23,10 +23,10 @@ pub const KUBERNETES: &str = "k8s";
 /// The label that names a pod's service account.
 pub const SERVICE_ACCOUNT: &str = "projectcalico.org/serviceaccount";
 
-/// The prefix of the keys under which labels of the namespace appear.
+/// The prefix of keys: under `pcns.KEY`, a selector sees the label `KEY` of the member's namespace.
 pub const NAMESPACE_PREFIX: &str = "pcns.";
 
-/// The prefix of the keys under which labels of the service account appear.
+/// The prefix of keys: under `pcsa.KEY`, a selector sees the label `KEY` of the member's service account.
 pub const SERVICE_ACCOUNT_PREFIX: &str = "pcsa.";
 
 /// Whether a key is reserved for inherited labels. Selectors ignore an object's own label under

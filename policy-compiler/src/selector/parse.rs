@@ -14,7 +14,7 @@ const LEVELS: u32 = 64;
 /// The largest number of characters of a key.
 const KEY: usize = 512;
 
-/// The error at the place where a text stops being a selector.
+/// The error that a text is not a selector, with the first place at which it is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("found {found} at character {character}, expected {expected}")]
 pub struct SelectorError {
@@ -24,7 +24,7 @@ pub struct SelectorError {
     pub character: usize,
     /// The text at this place.
     pub found: String,
-    /// The text that may stand at this place.
+    /// What the parser accepts at this place.
     pub expected: &'static str,
 }
 
@@ -162,7 +162,7 @@ impl<'t> Parser<'t> {
         Ok(one_or(all, Node::And))
     }
 
-    /// An even number of `!` in a row is no negation. If there is a parenthesis between them, each one is kept.
+    /// Takes a term. Two adjacent `!` cancel each other. If a parenthesis is between them, both are kept.
     fn term(&mut self) -> Result<Selector, SelectorError> {
         let mut negated = false;
         while self.rest().starts_with('!') && !self.rest().starts_with("!=") {

@@ -4,9 +4,10 @@ use super::expression::{Comparison, Node, Selector};
 use super::labels::LabelSource;
 
 impl Selector {
-    /// Whether the selector may match an object that has `labels`, and possibly other labels. `may_be` says whether a
-    /// label that is not in `labels` may be present. If it gets a value, it says whether the label may have that value.
-    /// If the result is `false`, the selector certainly does not match.
+    /// Whether the selector may match an object that has `labels`, and possibly other labels. `may_be` is called for a
+    /// label that is not in `labels`. Without a value, it returns whether the object may have the label. With a value,
+    /// it returns whether the label may have this value. If the result is `false`, the selector certainly does not
+    /// match.
     pub fn may_match_with(
         &self,
         labels: &impl LabelSource,

@@ -72,7 +72,7 @@ impl Agent {
         command.arg("--datastore").arg(folder.join(MANIFESTS));
         command.arg("--socket").arg(&socket);
         command.args(arguments(shape, holds_receiver));
-        // Environment variables that the user has set for other agents are not meant for this one.
+        // Environment variables that configure an agent of the user must not configure this one.
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"MANX_") {
                 command.env_remove(name);

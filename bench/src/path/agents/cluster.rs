@@ -102,7 +102,7 @@ impl Cluster {
         if measured.is_some() {
             write(&datastore, "measured.yaml", &services::measured(ends.receiver.address))?;
         }
-        // This is the smallest number of frontends; a node port is one more.
+        // The agents are ready when they have at least this many frontends. (A node port adds one more.)
         let frontends = match shape.translation {
             Translation::Off => None,
             Translation::Unused | Translation::Used(_) => {
@@ -125,7 +125,7 @@ impl Cluster {
     /// The namespace of the attacker, and the addresses that it attacks.
     ///
     /// # Errors
-    /// Returns an error if the cluster has no attacker because its [shape](Shape::attack) does not ask for one.
+    /// Returns an error if the cluster has no attacker because its [shape](Shape::attack) has none.
     pub fn attack(&self) -> Result<Attack, Error> {
         let address = |name: &str| match self.others.get(name).map(|end| end.address) {
             Some(IpAddr::V4(address)) => Ok(address),
@@ -145,7 +145,8 @@ impl Cluster {
         self.agents.iter().map(Agent::status).collect()
     }
 
-    /// The share of a core that each agent uses during `length`, and its resident memory in MiB.
+    /// For each agent, the CPU time that it uses during `length`, as a share of one core, and its resident memory in
+    /// MiB.
     pub fn usage(&self, length: Duration) -> Result<Vec<(f64, f64)>, Error> {
         let before = self.agents.iter().map(Agent::cpu_seconds).collect::<Result<Vec<_>, _>>()?;
         let start = Instant::now();
@@ -158,8 +159,8 @@ impl Cluster {
     }
 }
 
-/// Creates a folder with the manifests of everything except pods, the namespaces of both nodes, and the link between
-/// them.
+/// Prepares everything that the agents need: a folder with the manifests of everything except pods, the namespaces of
+/// both nodes, and the link between them. Returns the folder.
 pub(super) fn start_datastore(shape: &Shape) -> Result<TempDir, Error> {
     let folder = namespaces::temporary_folder()?;
     let datastore = folder.path().join(MANIFESTS);
@@ -180,14 +181,15 @@ fn connect_nodes(folder: &FilePath, shape: &Shape) -> Result<(), Error> {
         ("node-2", Ipv4Addr::new(172, 18, 0, 3))
     };
     let nodes = [named_namespace(folder, "node-1")?, named_namespace(folder, peer)?];
-    // The MTU of a pod is that of the link minus the tunnel header. On a single node it is the MTU of the kernel's
-    // ends.
+    // The MTU of a pod is the link's MTU minus a tunnel header. With both ends on one node, the link's MTU is larger,
+    // so that pods have the same MTU as the ends of a kernel path.
     let mtu = if shape.across.is_some() { MTU } else { MTU + IPIP_OVERHEAD };
     add_veth(&nodes[0], "eth0", &nodes[1], "eth0", mtu)?;
     for (netns, address) in nodes.iter().zip([NODE, peer_address]) {
         add_address(netns, "eth0", on_link(address))?;
         forward_ipv4(netns)?;
-        // An agent that translates does not start if this is 1, which a namespace may have inherited from the machine.
+        // An agent that translates refuses to start if this setting is 1, and a new namespace may inherit 1 from the
+        // machine.
         netns::run_in(netns, || sysctl::set("ipv4/conf/all/rp_filter", "0"))??;
     }
     Ok(())

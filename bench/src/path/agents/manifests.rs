@@ -16,7 +16,7 @@ pub(crate) struct Pod {
     pub(crate) address: IpAddr,
 }
 
-/// The traffic that a policy allows for one pod despite the default deny.
+/// The traffic that a policy allows for one pod. Everything else is denied by default.
 struct Allowed {
     policy: &'static str,
     pod: &'static str,
@@ -39,7 +39,8 @@ enum Direction {
 }
 
 impl Direction {
-    /// The policy type, the name of the field with its rules, and the name of the field with their peers.
+    /// The words of a `NetworkPolicy` for this direction: the policy type, the field that holds the rules, and the
+    /// field of a rule that holds the peers.
     const fn field_names(self) -> [&'static str; 3] {
         match self {
             Self::Ingress => ["Ingress", "ingress", "from"],

@@ -20,8 +20,8 @@ pub enum Translation {
     Off,
     /// They translate (`--services manx`), but the sender sends to the receiver's own address.
     Unused,
-    /// They translate, and the sender's packets take this way. One end of [`Way::NodePort`] and [`Way::Out`] is a host
-    /// outside. The host takes the place of the second node, which then has no agent.
+    /// They translate, and the sender's packets are translated in this way. With [`Way::NodePort`] and [`Way::Out`],
+    /// one end is a host outside, in place of a second node with an agent.
     Used(Way),
 }
 
@@ -49,7 +49,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A cluster of only the two ends, on one node, by TUN, with one worker.
+    /// A cluster with only the two ends. They are on one node, and are attached by TUN to an agent with one worker.
     pub const fn one_node(rules: usize, cores: Cores) -> Self {
         let (device, polling) = (Device::Tun, Polling::Adaptive);
         let (workers, attack, translation) = (1, false, Translation::Off);
@@ -66,7 +66,7 @@ impl Shape {
         }
     }
 
-    /// The way by which the agents translate the sender's packets, if they do.
+    /// The way by which the agents translate the sender's packets. `None` if they do not translate them.
     pub const fn way(&self) -> Option<Way> {
         match self.translation {
             Translation::Used(way) => Some(way),

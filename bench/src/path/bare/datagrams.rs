@@ -1,8 +1,8 @@
 //! The port of a bare forwarder to another node: UDP datagrams.
 //!
 //! A packet from a pod's TUN is sent unchanged, in datagrams that the kernel cuts at the MTU, and is written to the
-//! other pod's TUN. The only header is the virtio header, which says how to cut the packet, and no decision is made. No
-//! tunnel with these devices and system calls can be faster.
+//! other pod's TUN. The only header is the virtio header, which says how the receiver may cut the packet. The forwarder
+//! makes no decision. No tunnel with these devices and system calls can be faster.
 
 use std::fs::File;
 use std::io;
@@ -25,8 +25,8 @@ const PORT: u16 = 4790;
 /// The length of an outer IPv4 header and a UDP header, in bytes.
 const HEADERS: u32 = 20 + 8;
 
-/// The MTU of the pods, and the largest number of segments of a super-packet. Both are those of Manx's pods behind
-/// VXLAN.
+/// The MTU of the pods, and the largest number of segments of a super-packet. Both are the same as for Manx's pods
+/// behind VXLAN.
 pub(super) fn pod_limits() -> (u32, Option<u32>) {
     let mtu = MTU - VXLAN_OVERHEAD;
     (mtu, Some(segments_at_once(mtu)))
@@ -36,7 +36,7 @@ pub(super) fn pod_limits() -> (u32, Option<u32>) {
 pub(super) struct Datagrams(UdpSocket);
 
 impl Datagrams {
-    /// Opens a port from this node's namespace to `peer`.
+    /// Opens a socket in this node's namespace that is connected to the node `peer`.
     pub(super) fn open(node: &FilePath, peer: Ipv4Addr) -> Result<Self, Error> {
         let node = File::open(node).map_err(io_error("the node's namespace cannot be opened"))?;
         netns::run_in(&node, || Self::connect(peer))?.map_err(io_error("no UDP socket"))

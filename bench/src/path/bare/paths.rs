@@ -17,7 +17,7 @@ use crate::path::constants::MTU;
 use crate::path::ends::{PathEnd, PathEnds, ProcessPath};
 use crate::path::links::{add_address, add_veth, named_namespace, net};
 
-/// A path through one forwarder on this core (`None` leaves the choice to the scheduler).
+/// A path through one forwarder. The forwarder runs on `core`, or on any core if `core` is `None`.
 pub fn one_node(
     device: Device,
     polling: Polling,

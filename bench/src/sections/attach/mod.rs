@@ -29,8 +29,7 @@ use rows::{FIGURES, HEAD, NAME, PODS};
 const ROUND: Duration = Duration::from_secs(8);
 /// The time for which the policy changes before the first pod is attached.
 const LEAD: Duration = Duration::from_millis(500);
-/// The longest time that attaching all pods at once may take, relative to the time of attaching them one after the
-/// other.
+/// The goal for each ratio: attaching all pods at once must not be slower than attaching them one after the other.
 const LONGER: Goal = Goal::AtMost(1.0);
 
 /// The row of this section.
@@ -94,8 +93,8 @@ fn measure_once(
     Ok(figures.map(|it| it.as_secs_f64() * 1e3))
 }
 
-/// Attaches all pods while a policy changes. Returns the start time, the time when policy was in force for all pods,
-/// and the observations.
+/// Attaches all pods while a policy changes. Returns the time at the start, the time when all pods were attached and
+/// their policy was in force, and the observations.
 fn attach_observed(
     node: &Node,
     attach: fn(&Node) -> Result<(), Error>,

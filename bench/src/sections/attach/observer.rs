@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Observed {
     /// The times of its answers.
     pub(super) answers: Vec<Instant>,
-    /// The times of those answers that had another version of the tables than the answer before.
+    /// The times of the answers with a new version of the tables: one that differs from the answer before.
     pub(super) publications: Vec<Instant>,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn change_policy(node: &Node, stop: &AtomicBool) -> Result<(), Error>
     Ok(())
 }
 
-/// Requests the status repeatedly, until `stop` and one more publication.
+/// Requests the status repeatedly. After `stop` is set, it continues until one more publication is seen.
 pub(super) fn observe(mut agent: Client, stop: &AtomicBool) -> Result<Observed, Error> {
     let (mut observed, mut version, mut stopped) = (Observed::default(), None, None);
     loop {
@@ -58,8 +58,8 @@ pub(super) fn observe(mut agent: Client, stop: &AtomicBool) -> Result<Observed, 
     }
 }
 
-/// The longest interval between two consecutive moments that overlaps the time between `start` and `end`. `None` if
-/// there is no such interval.
+/// The length of the longest interval between two consecutive moments, among the intervals that overlap the time from
+/// `start` to `end`. `None` if there is no such interval.
 pub(super) fn longest(moments: &[Instant], start: Instant, end: Instant) -> Option<Duration> {
     let gaps = moments.windows(2).filter_map(|pair| <&[Instant; 2]>::try_from(pair).ok());
     let within = gaps.filter(|[from, to]| *to > start && *from < end);

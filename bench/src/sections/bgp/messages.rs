@@ -19,7 +19,7 @@ const UPDATE: u8 = 2;
 const NOTIFICATION: u8 = 3;
 const KEEPALIVE: u8 = 4;
 
-/// The flags of attributes: transitive, and optional and transitive.
+/// The flags of path attributes: `WELL_KNOWN` is transitive, and `OPTIONAL` is optional and transitive.
 const WELL_KNOWN: u8 = 0x40;
 const OPTIONAL: u8 = 0xc0;
 
@@ -102,7 +102,7 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
 pub(super) enum Message<'a> {
     Open,
     Keepalive,
-    /// An UPDATE: the prefixes that are withdrawn and announced, in the form of the message.
+    /// An UPDATE. The withdrawn and the announced prefixes are encoded as in the message ([`numbers`] decodes them).
     Update {
         withdrawn: &'a [u8],
         announced: &'a [u8],
@@ -140,7 +140,7 @@ pub(super) fn first(stream: &[u8]) -> Result<Option<(Message<'_>, usize)>, Strin
     Ok(Some((message, length)))
 }
 
-/// A part that is preceded by its length in two octets, and the bytes after it.
+/// Splits bytes that begin with a length in two octets: returns the part of this length, and the bytes after it.
 fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(u16::from_be_bytes(*length).into())

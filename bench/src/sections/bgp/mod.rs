@@ -1,11 +1,11 @@
 //! Manx's BGP speaker in comparison with BIRD and `GoBGP`, in turn, with the same peers over loopback.
 //!
 //! The device under test is a process (or one process for each speaker), and its peers are in this process. They send
-//! messages that were built before, and record which prefixes they hold.
+//! messages that were built in advance, and record the prefixes that they have received.
 //!
-//! - `scenario`: which speakers and peers have sessions, which prefixes each peer announces, and which it is to
-//!   receive. It is pure.
-//! - `messages`: the part of BGP's messages that the peers need. It is pure.
+//! - `scenario`: which speakers and peers have sessions, which prefixes each peer announces, and which prefixes it
+//!   should receive. It has no I/O.
+//! - `messages`: the part of BGP's messages that the peers need. It has no I/O.
 //! - `peer`: one peer's connection.
 //! - `peers`: all peers, in one thread.
 //! - [`device`]: the device under test, with its processes, their files, and their usage.
@@ -46,7 +46,8 @@ const PATIENCE_OF_CHANGE: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(1500);
 /// The time between two changes.
 const BETWEEN: Duration = Duration::from_millis(20);
-/// The number of descriptors that a speaker with a thousand sessions needs. A mesh in one process needs as many.
+/// The number of file descriptors that a process needs: either one speaker with a thousand sessions, or all speakers of
+/// a mesh.
 const DESCRIPTORS: u64 = 12_000;
 
 /// The times of a row, in ms.
@@ -149,7 +150,7 @@ fn measure_once(run: &Run, kind: Kind, scenario: &Scenario) -> Result<Found, Err
     ])
 }
 
-/// Waits until all tables are complete, and returns the time when they were.
+/// Waits until all tables are complete, and returns the time when they became complete.
 fn whole(device: &mut Device, peers: &mut Peers, scenario: &Scenario) -> Result<Instant, Error> {
     let whole = peers.until_whole(PATIENCE);
     device.check()?;
@@ -157,12 +158,13 @@ fn whole(device: &mut Device, peers: &mut Peers, scenario: &Scenario) -> Result<
     if scenario.is_announced() {
         return Ok(whole);
     }
-    // No peer receives routes, so the speaker has processed everything when it rests.
+    // No peer receives routes that could show when the speaker has processed everything. So the time counts at which
+    // the speaker stops using the CPU.
     device.until_still(PATIENCE, || peers.wait(Duration::from_millis(5)))
 }
 
-/// One peer after the other withdraws a prefix and announces it again. Returns for each change the time until all peers
-/// have received it.
+/// Makes `count` changes: one peer after the other withdraws a prefix and announces it again. Returns, for each change,
+/// the time until all other peers have received it.
 fn changes(peers: &mut Peers, scenario: &Scenario, count: usize) -> Result<Vec<Duration>, Error> {
     let mut times = Vec::new();
     if !scenario.shows_changes() {

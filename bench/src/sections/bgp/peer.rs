@@ -25,14 +25,14 @@ pub(super) struct Peer {
     system: u32,
     /// All its routes, as messages.
     routes: Vec<u8>,
-    /// The number of prefixes that it is to hold.
+    /// The number of prefixes that it should have received from the speaker.
     pub(super) expected: usize,
-    /// A bit for each prefix that it holds.
+    /// One bit for each prefix: whether the peer has received it (and no withdrawal since).
     held: Vec<u64>,
     count: usize,
     stage: Stage,
     stream: Option<TcpStream>,
-    /// The part of a message that has arrived.
+    /// The beginning of a message whose end has not arrived.
     inbound: Vec<u8>,
     outbound: Vec<u8>,
     /// The number of bytes of `outbound` that have been written.
@@ -74,7 +74,7 @@ impl Peer {
         self.stage
     }
 
-    /// Whether it holds the prefixes that it is to hold, and has announced all of its own.
+    /// Whether it has received the expected number of prefixes, and has sent all of its own.
     pub(super) fn is_whole(&self) -> bool {
         self.stage == Stage::Established && self.count == self.expected && self.has_announced()
     }
@@ -105,7 +105,7 @@ impl Peer {
         (self.stream, self.stage) = (None, Stage::Closed);
     }
 
-    /// Queues messages after those that wait, and sends as much as possible.
+    /// Appends messages to the queue, and writes as much of the queue as the socket accepts.
     pub(super) fn send(&mut self, messages: &[u8]) -> io::Result<()> {
         if self.written == self.outbound.len() {
             self.outbound.clear();
@@ -115,7 +115,7 @@ impl Peer {
         self.write()
     }
 
-    /// Reads and writes as much as possible.
+    /// Reads and writes as much as is possible without blocking.
     ///
     /// # Errors
     /// Returns an error if the connection is over, if the received data is not BGP, or if it
@@ -145,7 +145,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Processes bytes from the speaker. Only the part of an incomplete message is copied.
+    /// Processes bytes from the speaker. Complete messages are not copied, except one whose beginning had arrived
+    /// earlier.
     fn receive(&mut self, come: &[u8]) -> io::Result<()> {
         let begun = std::mem::take(&mut self.inbound);
         let joined = if begun.is_empty() { Vec::new() } else { [&begun, come].concat() };
@@ -193,7 +194,7 @@ impl Peer {
     }
 }
 
-/// Connects to the port of BGP from a given address.
+/// Connects to the BGP port of `to`, from the address `source`.
 pub(super) fn connect_from(source: Ipv4Addr, to: Ipv4Addr) -> io::Result<TcpStream> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;

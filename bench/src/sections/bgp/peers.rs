@@ -10,8 +10,8 @@ use super::peer::{Peer, READ, Stage};
 use super::scenario::{self, Routes, SYSTEM, Scenario};
 use crate::error::{Error, errno, io as io_error};
 
-/// The number of peers that may wait for a speaker's OPEN at the same time. It is smaller than the shortest queue of a
-/// listening socket (BIRD: 8).
+/// The number of peers that may wait for a speaker's OPEN at the same time. It is smaller than the shortest queue of
+/// new connections of any speaker (BIRD: 8).
 const AT_ONCE: usize = 4;
 /// The time before a peer connects again.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -27,11 +27,11 @@ pub(super) struct Peers {
     all: Vec<Peer>,
     epoll: Epoll,
     buffer: Vec<u8>,
-    /// The peers that are to connect, each with the time for it.
+    /// The peers that are not connected, each with the earliest time at which it connects.
     waiting: Vec<(usize, Instant)>,
     /// The number of peers that wait for a speaker's OPEN.
     connecting: usize,
-    /// The number of peers that are complete.
+    /// The number of peers that have received and sent all prefixes.
     whole: usize,
     next_keepalive: Instant,
     /// Why the last lost connection ended.
@@ -56,11 +56,11 @@ impl Peers {
         })
     }
 
-    /// Connects, sends and reads until every peer holds the prefixes that it is to hold. Returns the time when this was
-    /// so.
+    /// Connects, sends and reads until every peer has received and sent all prefixes. Returns the time when this was
+    /// the case.
     ///
     /// # Errors
-    /// Returns an error if this is not so in time.
+    /// Returns an error if this takes longer than `patience`.
     pub(super) fn until_whole(&mut self, patience: Duration) -> Result<Instant, Error> {
         let end = Instant::now() + patience;
         while self.whole < self.all.len() {
@@ -86,8 +86,8 @@ impl Peers {
         Ok(())
     }
 
-    /// One peer withdraws the first of its prefixes, or announces it again, and all other peers are to receive the
-    /// change.
+    /// Makes a peer withdraw the first of its prefixes, or announce it again if `is_there`. All other peers that
+    /// receive routes are expected to receive the change.
     pub(super) fn change(&mut self, teller: usize, is_there: bool) -> Result<(), Error> {
         let it = &self.plan[teller];
         let Some(routes) = it.routes.first() else {
@@ -107,7 +107,8 @@ impl Peers {
         self.all[teller].send(&message).map_err(io_error("a peer cannot tell a change"))
     }
 
-    /// Connects the peers that are due, and checks all connections once.
+    /// Connects the peers whose time has come, and processes the events of all connections once, for which it waits at
+    /// most `wait`.
     fn turn(&mut self, wait: Duration) -> Result<(), Error> {
         self.connect_some()?;
         if self.next_keepalive <= Instant::now() {
@@ -132,7 +133,8 @@ impl Peers {
         Ok(())
     }
 
-    /// Does something with a peer, and updates the counts.
+    /// Calls `act` for a peer, and updates the counts. If `act` fails, the connection is closed, and the peer connects
+    /// again later.
     fn step(&mut self, at: usize, act: impl FnOnce(&mut Peer, &mut [u8]) -> io::Result<()>) {
         let peer = &mut self.all[at];
         let (was_whole, stage) = (peer.is_whole(), peer.stage());

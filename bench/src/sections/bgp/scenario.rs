@@ -1,5 +1,5 @@
-//! Which speakers and peers have sessions, which prefixes each peer announces, and which it is to receive. The
-//! functions are pure.
+//! Which speakers and peers have sessions, which prefixes each peer announces, and which prefixes it should receive.
+//! The functions have no I/O.
 
 use std::net::Ipv4Addr;
 use std::str::FromStr;
@@ -10,15 +10,15 @@ use ipnet::Ipv4Net;
 pub(super) const SYSTEM: u32 = 64512;
 /// The net of all speakers and peers, on the loopback device of the namespace.
 pub(super) const NET: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 200, 0, 0), 16);
-/// The address of the first speaker; those of the others follow.
+/// The address of the first speaker. The other speakers have the addresses after it.
 const SPEAKER: u32 = Ipv4Addr::new(10, 200, 0, 1).to_bits();
-/// The address of the first peer; those of the others follow.
+/// The address of the first peer. The other peers have the addresses after it.
 const PEER: u32 = Ipv4Addr::new(10, 200, 4, 1).to_bits();
 /// The address from which no session is opened. Connecting from it shows whether a speaker listens.
 pub(super) const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 200, 255, 1);
-/// The autonomous system number of the first router; those of the others follow.
+/// The autonomous system number of the first router. The other routers have the numbers after it.
 const ROUTER: u32 = 65001;
-/// The number of prefixes of a large table that have the same attributes.
+/// In a large table, groups of this many prefixes have the same attributes.
 const TOGETHER: usize = 8;
 
 /// The kind of scenario that is measured.
@@ -30,7 +30,7 @@ pub(super) enum Shape {
     Mesh,
     /// A router announces a large table to one speaker.
     Table,
-    /// The same, and an internal peer receives the whole table.
+    /// Like [`Shape::Table`], and an internal peer receives the whole table.
     Announced,
     /// Many routers announce the same prefixes to one speaker, and an internal peer receives the best paths.
     Overlap,
@@ -94,7 +94,7 @@ pub(super) struct Routes {
 }
 
 impl Scenario {
-    /// Creates the scenario of a published table, with one part in `part` of its peers or prefixes.
+    /// Creates the scenario of a published table, with the number of its peers or prefixes divided by `part`.
     pub(super) const fn new(shape: Shape, part: u32) -> Self {
         let (peers, prefixes) = match shape {
             Shape::Clients => (1000, 1),
@@ -126,13 +126,14 @@ impl Scenario {
         self.shape != Shape::Table
     }
 
-    /// Whether peers can see that one of them withdraws a prefix, because no other peer announces it.
+    /// Whether changes can be measured: each prefix is announced by only one peer and received by others, so these
+    /// notice a withdrawal.
     pub(super) const fn shows_changes(&self) -> bool {
         matches!(self.shape, Shape::Clients | Shape::Mesh | Shape::Announced)
     }
 
-    /// What the memory is stated for, the unit, and the divisor that turns all bytes into this unit for one session or
-    /// path.
+    /// How memory is reported, per session or per path: the name of the figure, its unit, and the number by which all
+    /// bytes are divided.
     pub(super) fn memory(&self) -> (&'static str, &'static str, f64) {
         let peers = f64::from(self.peers);
         match self.shape {
@@ -157,7 +158,7 @@ impl Scenario {
         tellers.chain(listener).collect()
     }
 
-    /// The peer with this number. It announces prefixes.
+    /// The peer with this number among those that announce prefixes.
     fn teller(&self, at: u32) -> Peer {
         let speakers = if self.shape == Shape::Mesh { at } else { 0 };
         let reflects = self.reflects();
@@ -170,12 +171,12 @@ impl Scenario {
         }
     }
 
-    /// The routes of the router with this number. Several prefixes at a time have the same attributes.
+    /// The routes of the router with this number. Groups of [`TOGETHER`] prefixes have the same attributes.
     fn table(&self, router: u32) -> Vec<Routes> {
         let numbers: Vec<u32> = (0..self.prefixes as u32).map(scatter).collect();
         let groups = numbers.chunks(TOGETHER).zip(0u32..);
         let routes = groups.map(|(prefixes, at)| {
-            // If there are several routers, another one has the shortest path to each group.
+            // If there are several routers, each group has its shortest path through another router.
             let longer = u32::from(at % self.peers != router);
             let passed = (0..3 + longer).map(|step| 100_000 + mix(at * 8 + step) % 60_000);
             Routes {
@@ -195,7 +196,7 @@ fn block(at: u32) -> Routes {
 
 /// The number of bits of a prefix's number, which determines the number of prefixes.
 const BITS: u8 = 20;
-/// The first prefix, and the length of all.
+/// The address of the first prefix. All prefixes have the length `LENGTH`.
 const FIRST: u32 = Ipv4Addr::new(16, 0, 0, 0).to_bits();
 const LENGTH: u8 = 24;
 
@@ -213,12 +214,13 @@ pub(super) fn number(length: u8, address: u32) -> Option<usize> {
     (length == LENGTH && (number as usize) < NUMBERS).then_some(number as usize)
 }
 
-/// The numbers in another order, like that in which routers announce prefixes. An odd factor gives a permutation.
+/// Permutes the numbers of prefixes, because routers do not announce prefixes in ascending order. Multiplication by an
+/// odd factor is a permutation.
 const fn scatter(at: u32) -> u32 {
     at.wrapping_mul(0x9e37_79b1) & ((1 << BITS) - 1)
 }
 
-/// Numbers without a pattern (the finalizer of `MurmurHash3`).
+/// A pseudo-random number that is determined by `at` (the finalizer of `MurmurHash3`).
 const fn mix(at: u32) -> u32 {
     let it = (at ^ (at >> 16)).wrapping_mul(0x85eb_ca6b);
     let it = (it ^ (it >> 13)).wrapping_mul(0xc2b2_ae35);

@@ -103,7 +103,7 @@ fn measure_all(pods_changed: usize) -> Result<Results, Failure> {
     Ok(results)
 }
 
-/// Measures the way from nothing to the first tables.
+/// Measures the steps from the manifests to the first tables.
 fn measure_start(store: &mut Store, results: &mut Results) -> Result<(Node, Tables), Failure> {
     let read = timed(|| store.refresh()).1;
     let contents = store.contents();
@@ -215,8 +215,8 @@ fn measure_policies(
     Ok(())
 }
 
-/// Measures changes of the blocks of other nodes, which become half as large and then whole again. Each change is
-/// stored in the tables in use.
+/// Measures changes of the blocks of other nodes. Each block is halved, and then gets its old size again. Each change
+/// is stored in the tables in use.
 fn measure_routes(
     contents: &mut Contents,
     node: &mut Node,
@@ -250,14 +250,14 @@ fn measure_routes(
     Ok(())
 }
 
-/// Measures a change of one file of the directory.
+/// Measures the refresh after one file of the directory has changed.
 fn measure_directory(
     directory: &TempDir,
     store: &mut Store,
     results: &mut Results,
 ) -> Result<(), Failure> {
-    // A file that was written a moment before it was read is read once more by the next refresh. That refresh is not
-    // measured.
+    // A refresh reads a file once more if the file was new when it was last read. That refresh is made here, before the
+    // measurement.
     thread::sleep(STANDS);
     store.refresh();
     let path = directory.path().join("ns-7.yaml");

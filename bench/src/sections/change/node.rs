@@ -25,7 +25,7 @@ pub(super) struct Node {
     pub(super) cluster: Cluster,
     pub(super) topology: Topology,
     pub(super) locals: BTreeMap<ObjectName, LocalPod>,
-    /// The services, if the node translates them.
+    /// The Services, if the node translates them.
     pub(super) services: Option<(Frontends, ServiceRanges)>,
 }
 

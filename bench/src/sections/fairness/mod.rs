@@ -1,9 +1,9 @@
 //! The share of the workers' time that a pod keeps while its neighbour attacks.
 //!
 //! A process in a pod sends packets of one kind as fast as it can. In the meantime, another pod of the node has a TCP
-//! stream to a third pod, or a UDP ping-pong. The control is measured in turn with it: there, a process on the
-//! attacker's core computes and sends nothing. Both measurements include the CPU time that the attacker's process takes
-//! from the neighbour, so the difference is what the attacker takes by its packets.
+//! stream to a third pod, or a UDP ping-pong. For comparison, the same is measured while a process on the attacker's
+//! core only computes and sends nothing (the *loop*). In both measurements, a process takes CPU time on that core. So
+//! the difference is the effect of the attacker's packets alone.
 
 pub mod attack;
 mod node;
@@ -22,9 +22,9 @@ use crate::run::{ListedRow, Run, Settings};
 use node::{AttackedNode, CoreLoad, QUIET};
 use rows::{ROWS, Row};
 
-/// The part of its fair share that a neighbour must keep.
+/// The goal for a stream: the neighbour must keep this part of its fair share.
 const KEPT: Goal = Goal::AtLeast(0.9);
-/// The largest factor by which the p99 of its round trips may grow.
+/// The goal for a ping-pong: the p99 of the neighbour's round trips may grow by this factor at most.
 const LONGER: Goal = Goal::AtMost(3.0);
 /// The fair share of a neighbour of one attacker, relative to its rate next to the loop.
 const HALF: f64 = 0.5;
@@ -37,7 +37,7 @@ pub fn rows(settings: &Settings) -> Vec<ListedRow> {
     ROWS.iter().map(|row| ListedRow::new(row.name, &row.description(), estimate)).collect()
 }
 
-/// The time of a round of three pairs.
+/// The estimated time of a round of three pairs.
 fn round_estimate(settings: &Settings) -> Duration {
     6 * (settings.length + WARM_UP) + 3 * 2 * QUIET
 }
@@ -67,7 +67,7 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
 struct Pairs {
     /// A stream that is as fast as possible, compared with its fair share.
     stream: Vec<Pair>,
-    /// A stream that needs a quarter of its rate.
+    /// A stream that sends at a quarter of the rate that is possible next to the loop.
     quarter: Vec<Pair>,
     /// The p99 of a ping-pong.
     ping: Vec<Pair>,
@@ -98,7 +98,7 @@ fn measure_row(run: &Run, row: &Row) -> Result<(Vec<Figure>, String), Error> {
     Ok((figures, node.summary()))
 }
 
-/// Measures one pair each of the stream, the stream that needs a quarter, and the ping-pong.
+/// Measures one pair of each kind: the stream, the stream at a quarter of the rate, and the ping-pong.
 fn measure_round(node: &mut AttackedNode<'_>) -> Result<[Pair; 3], Error> {
     let beside_loop = node.measure_stream(CoreLoad::Loop, None)?;
     let manx = node.measure_stream(CoreLoad::Attack, None)?;
@@ -111,7 +111,7 @@ fn measure_round(node: &mut AttackedNode<'_>) -> Result<[Pair; 3], Error> {
     Ok([stream, quarter, ping])
 }
 
-/// The figures of these pairs. `None` if there are none.
+/// The figures of a row. `None` if there are no pairs.
 fn figures(row: &Row, pairs: &Pairs) -> Option<Vec<Figure>> {
     let figures = [
         ("stream, beside half of what a loop leaves it", "Gbit/s", &pairs.stream, KEPT),

@@ -19,10 +19,10 @@ use crate::path::traffic::{self, PingPong, TcpStreams, WARM_UP};
 use crate::report::statistics::percentile;
 use crate::run::Settings;
 
-/// The longest time that an attacker may run after a measurement.
+/// An attacker that is not stopped ends by itself this long after the measurement should be over.
 const MARGIN: Duration = Duration::from_secs(10);
-/// The longest time that the agent may take for the packets that an attacker has left in queues. The buffers of veths
-/// hold millions of segments.
+/// The longest time that the agent may take to handle the packets that are still in queues after an attack. The buffers
+/// of veths hold millions of segments.
 const SETTLE: Duration = Duration::from_secs(5);
 /// The attacker's packets count as handled when none has arrived for this long.
 pub(super) const QUIET: Duration = Duration::from_millis(100);
@@ -37,8 +37,8 @@ pub(super) struct AttackedNode<'a> {
     cluster: Cluster,
     /// The cores of a stream.
     stream: Cores,
-    /// The cores of a ping-pong. A single worker has its core to itself; two workers may share their cores with the
-    /// ends.
+    /// The cores of a ping-pong. A single worker shares its core with neither end. Two workers may share their cores
+    /// with the ends.
     ping: Cores,
     workers: Vec<usize>,
     attacker: usize,
@@ -55,7 +55,7 @@ struct Attacks {
     dropped: BTreeMap<String, u64>,
     pings: usize,
     lost: usize,
-    /// The number of times that the node was rebuilt because it did not handle the packets that were left.
+    /// The number of times that the node was built again because it did not handle the remaining packets in time.
     rebuilt: usize,
 }
 
@@ -76,7 +76,7 @@ struct Counted {
 }
 
 impl Attacks {
-    /// Adds an attack, from the counters before it and at its end.
+    /// Adds the totals of an attack. `before` and `after` are the counters before the attack and at its end.
     fn add(&mut self, before: &Counted, after: &Counted, lasted: Duration) {
         self.received += after.received - before.received;
         self.seconds += lasted.as_secs_f64();
@@ -110,7 +110,8 @@ impl<'a> AttackedNode<'a> {
         pace: Option<f64>,
     ) -> Result<f64, Error> {
         traffic::wait_until_carried(self.cluster.ends(), CATCH_UP)?;
-        // The stream connects before the attack begins, because its rate is measured, not whether it can connect.
+        // The stream connects before the attack begins, because only its rate is measured, and connecting may fail
+        // during the attack.
         let streams = TcpStreams::connect(self.cluster.ends(), 1)?;
         let (length, cores) = (self.length, self.stream);
         let rate =
@@ -121,12 +122,13 @@ impl<'a> AttackedNode<'a> {
         }
     }
 
-    /// The p99 of the neighbour's round trips in microseconds. A lost packet counts with the time for which its answer
-    /// was awaited.
+    /// The p99 of the neighbour's round trips in microseconds. A lost packet counts as a round trip of the time for
+    /// which the sender waited for the answer.
     ///
-    /// The ends mostly sleep. The kernel decides how soon they run after they wake up, and this must be the same in
-    /// both measurements. So the attacker and the loop yield to the ends. If an end shares its core with a worker, the
-    /// attack keeps that worker busy. So in the control, a loop keeps that core busy.
+    /// The ends mostly sleep, and the kernel decides how soon they run after they wake up. This delay must be the same
+    /// with the attacker and with the loop. If no end shares its core with a worker, the attacker and the loop run only
+    /// while no other thread wants their core. If an end shares its core with a worker, the attack keeps that core
+    /// busy, so the comparison runs a further loop on it.
     pub(super) fn measure_ping(&mut self, beside: CoreLoad) -> Result<f64, Error> {
         traffic::wait_until_carried(self.cluster.ends(), CATCH_UP)?;
         let ping_pong = PingPong::open(self.cluster.ends())?;
@@ -144,8 +146,8 @@ impl<'a> AttackedNode<'a> {
         percentile(&waits, 99).ok_or_else(|| Error::Nothing("no ping in the time".to_owned()))
     }
 
-    /// Measures with an attacker, and then waits until its packets are handled. Or measures with a loop, and with a
-    /// further loop on each of the cores `busy`.
+    /// Calls `measure` while an attacker runs, and then waits until the attacker's packets are handled. Or calls
+    /// `measure` while loops run: one on the attacker's core, and one on each of the cores `busy`.
     fn measure_beside<T>(
         &mut self,
         beside: CoreLoad,

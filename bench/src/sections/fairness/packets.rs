@@ -58,7 +58,8 @@ impl Kind {
         }
     }
 
-    /// The pod to which they are sent. It is on the other node if the cost lies in cutting packets for the wire.
+    /// The pod to which they are sent. Super-packets and packets that are too big go to the pod on the other node, and
+    /// all others to the pod on the attacker's node.
     pub(super) const fn target(self, attack: &Attack) -> Ipv4Addr {
         match self {
             Self::Segments | Self::SegmentsUdp | Self::TooBig | Self::Super => attack.far,
@@ -72,17 +73,17 @@ impl Kind {
 const IP: usize = 20;
 const TCP: usize = 20;
 const UDP: usize = 8;
-/// The number of payload bytes of a first fragment after the UDP header, and of the last fragment. Both packets have
-/// the same length.
+/// The number of payload bytes after the UDP header of a first fragment, and the number in the last fragment, which has
+/// no UDP header. Both packets have the same length.
 const FRAGMENTS: [usize; 2] = [16, 24];
-/// The number of payload bytes of a super-packet, and of each of its segments.
+/// For each kind of super-packet, its number of payload bytes, and the number in each of its segments.
 const TINY_TCP: (usize, u16) = (480, 1);
 const TINY_UDP: (usize, u16) = (64, 1);
 const WHOLE: (usize, u16) = (45 * 1440, 1440);
 /// The same for a packet that is too big, which has a single segment. The kernel forwards it whole, because only
 /// super-packets may be larger than the MTU.
 const TOO_BIG: (usize, u16) = (2960, 2960);
-/// The first source port, and the number of source ports if they vary.
+/// The first source port. Packets of different flows have `SOURCES` source ports.
 const FIRST_SOURCE: u16 = 10_000;
 const SOURCES: u32 = 40_000;
 /// The first port that no policy allows.
@@ -96,7 +97,8 @@ pub(super) struct Packets {
     kind: Kind,
     /// The number of bytes in front of each IP header.
     front: usize,
-    /// The sum of each packet's IP header with identification 0, from which a fragment's checksum follows.
+    /// For each packet, the sum over its IP header without checksum and identification. The checksum of a fragment is
+    /// computed from it.
     sums: Vec<u32>,
     /// The number of packets that have been made so far.
     made: u32,

@@ -25,8 +25,8 @@ pub(crate) enum Rules {
     Pods(u32),
     /// One rule for the client in each direction. It allows a set of this many members that contains the peers.
     Set(u32),
-    /// This many egress rules for the uplink, before connection tracking. The last one allows the pods, and each of the
-    /// others allows a network. The networks have one length, or many lengths if the second value is true.
+    /// This many egress rules for the uplink, before connection tracking. The last rule allows the pods, and each other
+    /// rule allows a network. The networks all have the same length, or many lengths if the second value is true.
     Untracked(u32, bool),
 }
 
@@ -133,7 +133,7 @@ fn allow_network(rule: u32, end: &str) -> String {
     )
 }
 
-/// A network set with this many members, which are the peers and others.
+/// A network set with this many members. The peers are among them.
 fn network_set(count: u32, nodes: u32) -> String {
     let peers = (0..FAR).map(|at| far_pod(false, 1 + at % nodes, at / nodes));
     let others = (0..count).map(|at| 0xc000_0000 + at * 7);

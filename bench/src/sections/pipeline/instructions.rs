@@ -31,10 +31,10 @@ pub(super) const ROWS: [Row; 11] = [
 /// The numbers of packets of the two runs. Both runs include the same setup, so the difference of their costs is the
 /// cost of the additional packets.
 const PACKETS: [u64; 2] = [20_000, 60_000];
-/// Valgrind counts while a function of this name runs: [`Setup::more`](super::setup::Setup::more).
+/// Valgrind counts only while this function runs: [`Setup::more`](super::setup::Setup::more).
 const COUNTING: &str = "--toggle-collect=*Setup*more*";
 
-/// The names of the generator and the sink in a profile. Their cost is subtracted.
+/// The end of the generator's name in a profile. The cost of generator and sink is subtracted.
 const GENERATOR: &str = "Station as manx_dataplane::port::PacketIo>::receive";
 const SINK: &str = "Station as manx_dataplane::port::PacketIo>::transmit";
 
@@ -111,7 +111,7 @@ struct Profile {
 impl Profile {
     fn read(text: &str) -> Result<Self, Failure> {
         let mut found = Self::default();
-        // A name is written once, together with a number that replaces it afterwards.
+        // In this format, the first mention of a name has a number in front, and later mentions are the number alone.
         let mut names = HashMap::new();
         let mut called = None;
         let mut is_of_a_call = false;
@@ -140,7 +140,7 @@ impl Profile {
         Ok(found)
     }
 
-    /// The cost of all functions whose names end in this way.
+    /// The cost of all functions whose names end in `function`.
     fn calls(&self, function: &str) -> u64 {
         self.inclusive
             .iter()

@@ -5,8 +5,8 @@
 //! drops, hop limit, MTU.
 //!
 //! Cycles are those of the time-stamp counter, whose rate does not change with the core's frequency. Cycles are counted
-//! only while the worker's thread has its core. Runs without the worker measure the cost of generator and sink, which
-//! is subtracted.
+//! only while the worker's thread has its core. The cost of generator and sink is measured in runs without the worker,
+//! and is subtracted.
 
 mod cluster;
 mod concurrent;

@@ -35,7 +35,7 @@ use crate::error::Failure;
 const MTU: u32 = 1500;
 const PORTS: [PortId; 5] = [HOST, RAW, UPLINK, CLIENT_PORT, SERVER_PORT];
 
-/// The time that each packet adds, when packets advance the time.
+/// If packets advance the clock ([`Node::count_time`]), each packet advances it by this.
 const PER_PACKET: Duration = Duration::from_nanos(50);
 /// The number of buffers of a worker: twice the size of a device's ring.
 pub(crate) const BUFFERS: usize = 2 * Pace::DEVICE.ring;
@@ -80,9 +80,9 @@ pub(crate) struct Node {
     pub(crate) reports: Receiver<Report>,
     pub(crate) worker: Worker,
     clock: Clock,
-    /// The time, if packets advance it.
+    /// The current time, if packets advance the clock.
     counted: Option<Duration>,
-    /// The number of packets of the last turn.
+    /// The number of packets in the worker's last turn.
     found: usize,
 }
 
@@ -93,7 +93,7 @@ impl Node {
         Self::one_of_several(shape, sizes, SharedState::alone()?)
     }
 
-    /// Creates one of several workers of a node, each with these sizes. `share` is the state that they share.
+    /// Creates a node with a worker of these sizes. `share` is the state that several workers of a node share.
     pub(crate) fn one_of_several(
         shape: Shape,
         sizes: Sizes,
@@ -169,7 +169,8 @@ impl Node {
         }))
     }
 
-    /// Publishes the tables to the worker. Returns the copy, which may also be published to other workers.
+    /// Publishes a copy of the tables to the worker. Returns the copy, so that it can also be published to other
+    /// workers.
     pub(crate) fn publish(&mut self) -> Result<Arc<Tables>, Failure> {
         let tables = Arc::new(self.tables.clone());
         self.publish_shared(&tables)?;
@@ -201,7 +202,7 @@ impl Node {
         self.found
     }
 
-    /// From now on, packets advance the time, so that periodic work is done equally often in each run.
+    /// From now on, packets advance the clock instead of real time. So periodic work is done equally often in each run.
     pub(crate) fn count_time(&mut self) {
         self.counted = Some(self.clock.begin_turn(false));
     }
@@ -239,7 +240,8 @@ impl Node {
         self.stations.values().for_each(|(station, _)| station.check(checks));
     }
 
-    /// The number of packets that all ports have transmitted, and how many of these no receiver would accept.
+    /// The number of packets that all ports have transmitted, and the number of broken packets among them, which no
+    /// receiver would accept.
     pub(crate) fn transmitted(&self) -> (u64, u64) {
         let each = self.stations.values().map(|(station, _)| station.transmitted());
         each.fold((0, 0), |sum, port| (sum.0 + port.0, sum.1 + port.1))

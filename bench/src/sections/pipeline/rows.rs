@@ -19,7 +19,7 @@ pub(crate) enum Traffic {
     Decapsulated(u32),
     /// Every packet opens a new flow.
     New(DecidingRule),
-    /// Packets of this many flows that a rule allows before connection tracking.
+    /// Packets of this many flows. A rule allows them before connection tracking, so that no flow is stored.
     Untracked(u32, DecidingRule),
 }
 

@@ -31,8 +31,8 @@ pub(crate) struct Setup {
 }
 
 impl Row {
-    /// Sets up the node with its flows, and runs one round of its packets. A receiver must accept each of these
-    /// packets.
+    /// Sets up the node with its flows, and passes one packet of each flow. Returns an error if a packet that leaves is
+    /// broken.
     pub(crate) fn set_up(&self) -> Result<Setup, Failure> {
         let sizes = Sizes { flows: self.table_size(), buffers: BUFFERS, ..Sizes::default() };
         self.set_up_part(sizes, SharedState::alone()?, 0..self.flows())
@@ -89,7 +89,7 @@ impl Row {
             setup.pass(entrance, Some(stream), u64::from(flows))?;
             let expected = if matches!(self.traffic, Traffic::Untracked(..)) { 0 } else { flows };
             let held = setup.node.flows()?.len();
-            // Each of several workers may have handed off some of its flows.
+            // If there are several workers, this one may have handed off some of its flows.
             if held.abs_diff(expected as usize) as u64 > setup.node.counters.handoffs.read() {
                 return Err(
                     format!("{}: {held} flows are known, expected {expected}", self.name).into()
@@ -129,7 +129,8 @@ impl Setup {
         self.pass(far, Some(replies.in_order(Order::InTurn)), flows)
     }
 
-    /// Passes packets. All of them must leave the node. `None` means more packets of the last stream of this entrance.
+    /// Passes packets of `stream` through the node, or further packets of the entrance's last stream if `stream` is
+    /// `None`. Returns an error if not all of them leave the node.
     fn pass(
         &mut self,
         entrance: PortId,
@@ -144,7 +145,7 @@ impl Setup {
         self.node.run();
         let (after, broken) = self.node.transmitted();
         let after = after + self.node.counters.handoffs.read();
-        // More packets may leave than arrived, because another worker may have handed off packets.
+        // More packets may leave than were sent here, because another worker may have handed off packets to this one.
         if after - before < count || broken > 0 {
             return Err(format!(
                 "{} of {count} packets came out, {broken} of them broken; dropped: {:?}",
@@ -162,8 +163,8 @@ impl Setup {
         self.pass(self.entrance, None, count)
     }
 
-    /// Runs generator and sink alone, which transmits the same packets unchanged. `sunk` is called for each batch: with
-    /// `false` before the sink, and with `true` after it.
+    /// Runs the generator and the sink without the worker: the same packets are transmitted unchanged. For each batch,
+    /// calls `sunk` with `false` before the sink, and with `true` after it.
     pub(crate) fn pass_without_worker(
         &mut self,
         pool: &mut Pool,
@@ -172,7 +173,7 @@ impl Setup {
     ) -> Result<(), Failure> {
         let mut station: Station = self.node.station(self.entrance).clone();
         let Some(stream) = station.unload() else { return Err("nothing to send".into()) };
-        // Afterwards the stream is at its old position, as if nothing had been sent.
+        // A copy is sent, so that the stream itself stays at its position.
         station.load(stream.clone(), count, self.pace);
         let mut batch: Vec<Packet> = Vec::new();
         loop {
@@ -190,8 +191,9 @@ impl Setup {
 
     /// Measures the cycles of `count` packets by stage, without generator and sink.
     ///
-    /// The sink and the generator are measured by the same counter, so the last stage and the turns contain no reads of
-    /// it. Each other stage contains one read per batch.
+    /// Reading the time-stamp counter takes cycles itself. The cost of generator and sink, which is subtracted from the
+    /// turns and the last stage, includes such reads. So these two figures contain no reads, and each other stage
+    /// contains one read per batch.
     pub(crate) fn stages(&mut self, pool: &mut Pool, count: u64) -> Result<Stages, Failure> {
         let (generator, sink) = self.measure_generator_and_sink(pool, count)?;
         let counters = Arc::clone(&self.node.counters);
@@ -239,7 +241,8 @@ impl Setup {
 pub(crate) struct Stages {
     /// The cost of each stage, in the order of [`Stage::ALL`].
     pub(crate) each: [f64; Stage::ALL.len()],
-    /// The rest: the worker's turns, and the work of a port for the packets that it has received.
+    /// The rest: the cost of the worker's turns outside the stages, and of a port's work for packets that it has
+    /// received.
     pub(crate) turns: f64,
     /// The average number of packets per batch.
     pub(crate) batch: f64,
@@ -257,11 +260,11 @@ pub(crate) struct Figures {
     pub(crate) stages: Stages,
 }
 
-/// Measures a row in rounds. Each round is a run without the worker and one with it.
+/// Measures a row in rounds. Each round consists of a run without the worker and a run with it.
 pub(crate) fn measure(row: &Row, rounds: usize, count: u64) -> Result<Figures, Failure> {
     let mut setup = row.set_up()?;
     let mut pool = Pool::new(BUFFERS);
-    // Each buffer is used once before, because the kernel provides a page only when it is first written.
+    // Each buffer is used once before the measurement, because the kernel allocates a page only at the first write.
     let warm = BUFFERS as u64;
     setup.pass_without_worker(&mut pool, warm, |_| {})?;
     setup.more(warm)?;

@@ -14,8 +14,8 @@ use manx_policy_compiler::selector::Selector;
 
 use super::shapes::{Shape, members, policy, shuffled};
 
-/// Measures the times to remove and add pods of other nodes, one by one, in the image in use. Also returns the number
-/// of changes that this image could not follow.
+/// Removes and adds pods of other nodes, one by one, in an image in use. Returns the time of each change, and the
+/// number of changes that could not be stored in this image.
 pub(super) fn pod_changes(shape: &Shape, count: usize) -> (Vec<Duration>, usize) {
     let mut model = shape.model.clone();
     let mut compiler = Compiler::new();
@@ -39,8 +39,9 @@ pub(super) fn pod_changes(shape: &Shape, count: usize) -> (Vec<Duration>, usize)
     (times, refused)
 }
 
-/// Measures the times to compile after a change of a policy that selects every local endpoint. First the port that it
-/// allows changes, then its peers, which it selects by a label that no other policy uses.
+/// Measures the times to compile after changes of a policy that selects every local endpoint. Returns the times after
+/// changes of its ports, and the times after changes of its peers, which it selects by a label that no other policy
+/// uses.
 pub(super) fn policy_changes(shape: &Shape, rounds: usize) -> [Vec<Duration>; 2] {
     let mut model = shape.model.clone();
     let mut compiler = Compiler::new();
@@ -57,8 +58,8 @@ pub(super) fn policy_changes(shape: &Shape, rounds: usize) -> [Vec<Duration>; 2]
             }
             let policy = policy(Order::KUBERNETES, Selector::all(), Some(vec![allow]));
             model.policies.insert(name.clone(), Arc::new(policy));
-            // After a new label, the next image shares nothing with the one before, so an image is compiled before the
-            // measurement.
+            // The image after a change of peers shares nothing with the one before. So before a change of ports is
+            // measured, an image with these peers is compiled.
             if !new_label {
                 std::hint::black_box(compiler.compile(&model, &shape.local));
                 let changed = model.policies.get_mut(&name).map(Arc::make_mut);

@@ -50,7 +50,7 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
     Ok(())
 }
 
-/// One row of this section, and the run of the bench to which its figures are added.
+/// A row of this section that is being measured. Its figures are added to `run`.
 struct Sheet<'a> {
     run: &'a mut Run,
     row: &'static Row,

@@ -1,5 +1,5 @@
-//! Manx and the side that it is compared with, measured in turn in one run: throughput, small packets, latency, and the
-//! cost of an idle agent.
+//! Compares Manx with the kernel and other programs, measured alternately in one run: throughput, small packets,
+//! latency, and the cost of an idle agent.
 
 mod rows;
 mod scenario;

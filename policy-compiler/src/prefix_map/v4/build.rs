@@ -10,8 +10,8 @@ use super::packed_hosts::PackedHostsBuilder;
 use super::pool::{Block, BlockPool};
 use super::trie::Trie;
 
-/// With more blocks than this (/24 that hold longer prefixes), lookups wait for memory; as lines, this many take 512
-/// KiB.
+/// With more /24 than this that hold longer prefixes, the blocks do not fit the CPU's cache, so they are stored in the
+/// smallest form. This many blocks of one line each take 512 KiB.
 const MANY_BLOCKS: usize = 8192;
 
 /// The smallest number of spare pages, half pages and lines.
@@ -45,7 +45,7 @@ impl Trie {
             page[(address >> 8 & 0xff) as usize..][..1 << (24 - length)].fill(*value);
         }
         for block in all() {
-            // The prefixes up to /24 that begin here come first.
+            // Prefixes of at most 24 bits that begin in this /24 come first, and are skipped.
             let block = &block[block.iter().take_while(is_short).count()..];
             let Some((address, ..)) = block.first() else { continue };
             let middle = (address >> 8 & 0xff) as usize;
@@ -56,7 +56,8 @@ impl Trie {
         let Blocks { pages, halves, lines, few, .. } = blocks;
         let pages = pages.iter().map(filled).collect();
         let few = few.done();
-        // When a packed block changes, its new block is a line.
+        // When a /24 with packed hosts changes, its new block is a line. So there are spare lines in proportion to
+        // packed hosts.
         let spare_lines = SPARE[2].max(few.bytes() / size_of::<Line>() / 8);
         Self {
             base,
@@ -77,7 +78,8 @@ fn filled<B: Block>(cells: &B::Cells) -> B {
 
 struct Blocks {
     base: Base,
-    /// The largest possible number of /24 with longer prefixes.
+    /// The number of /24 in which an entry begins, counted up to [`MANY_BLOCKS`] + 1. At most this many /24 need a
+    /// block.
     of_24: usize,
     pages: Vec<[u32; 256]>,
     halves: Vec<HalfPage>,
@@ -90,7 +92,8 @@ impl Blocks {
         Self { base, of_24, pages: Vec::new(), halves: Vec::new(), lines: Vec::new(), few }
     }
 
-    /// The page that refines a cell of the root. A new page has the cell's value everywhere.
+    /// The page to which a cell of the root refers. If the cell holds a value, this creates a page in which every cell
+    /// has that value.
     fn second(&mut self, cell: &mut u32) -> &mut [u32; 256] {
         if *cell & BLOCK == 0 {
             self.pages.push([*cell; 256]);
@@ -99,7 +102,8 @@ impl Blocks {
         &mut self.pages[(*cell & NUMBER) as usize]
     }
 
-    /// Adds the block of a /24 with these entries, in ascending order. All other addresses have the value `others`.
+    /// Adds a block for a /24, and returns the reference to it. The entries are in ascending order. Addresses in no
+    /// entry have the value `others`.
     fn add(&mut self, others: u32, entries: &[(u32, u8, u32)]) -> u32 {
         let many = self.of_24 > MANY_BLOCKS;
         if let Some(hosts) = Hosts::from_entries(others, entries).filter(|_| many) {

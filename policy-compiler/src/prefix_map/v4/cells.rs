@@ -12,7 +12,8 @@ pub(super) const BLOCK: u32 = 1 << 31;
 
 pub(super) const KIND: u32 = 7 << 28;
 
-/// The index of the block among those of its kind. For a short block, it is the index of its first line.
+/// A mask for the index of the block among the blocks of its kind. For a block of lines, it is the index of the first
+/// line.
 pub(super) const NUMBER: u32 = (1 << 28) - 1;
 
 pub(super) const PAGE: u32 = 0;
@@ -24,8 +25,8 @@ pub(super) const ONE: u32 = 2 << 28;
 
 pub(super) const TWO: u32 = 3 << 28;
 
-/// A kind of block: a few hosts in some bytes of a line. The reference holds the index of the first byte and, above it,
-/// the number of hosts.
+/// A kind of block: a few hosts in some bytes of a line. The lower 24 bits of the reference are the index of the first
+/// byte, and the next bits are the number of hosts.
 pub(super) const FEW: u32 = 4 << 28;
 
 /// A kind of block: hosts in a line.
@@ -37,15 +38,16 @@ pub(super) const BYTE: u32 = (1 << COUNT) - 1;
 
 pub(super) const ROOT: usize = 1 << 16;
 
-/// The number of blocks (/24 that hold longer prefixes) up to which all are half pages: 512 KiB.
+/// Up to this number of blocks (/24 that hold longer prefixes), all blocks are half pages where values permit. These
+/// take at most 512 KiB.
 pub(super) const FEW_BLOCKS: usize = 1024;
 
-/// 256 cells, indexed by the next byte of the address.
+/// 256 cells, indexed by the third or the last byte of the address.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Page(pub(super) [AtomicU32; 256]);
 
-/// 256 values, indexed by the last byte of the address, each shortened by [`Base`].
+/// 256 values, indexed by the last byte of the address. [`Base`] shortens each to two bytes.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct HalfPage(pub(super) [AtomicU16; 256]);
@@ -86,16 +88,16 @@ impl Block for HalfPage {
     }
 }
 
-/// How values are stored in two bytes: as the difference from the base, or as 0 for the default.
+/// Stores values in two bytes: the default as 0, and every other value as its difference from `base`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Base {
     pub(super) default: u32,
-    /// The lowest value that is not the default, minus one.
+    /// One less than the lowest value that is not the default. So no other value is stored as 0.
     pub(super) base: u32,
 }
 
 impl Base {
-    /// The value in two bytes, or `None` if it is too far from the base.
+    /// The value in two bytes, or `None` if it is not above the base or differs too much from it.
     #[inline]
     pub(super) fn short(self, value: u32) -> Option<u16> {
         if value == self.default {
@@ -109,7 +111,7 @@ impl Base {
         if short == 0 { self.default } else { self.base + u32::from(short) }
     }
 
-    /// The values in two bytes each, or `None` if one of them is too far from the base.
+    /// The values in two bytes each, or `None` if [`short`](Self::short) is `None` for one of them.
     pub(super) fn all_short(self, values: &[u32; 256]) -> Option<[u16; 256]> {
         let mut all = [0; 256];
         for (short, value) in all.iter_mut().zip(values) {

@@ -1,7 +1,8 @@
 //! A /24 in one or two cache lines.
 //!
-//! A line has 16 words and holds one of two things. It may hold up to 12 runs of equal values (up to 24 in two lines),
-//! with their starts and values. Or it may hold up to twelve hosts that differ from all others, with their values.
+//! A line has 16 words and holds one of two things. It may hold up to 12 runs of equal values (two lines hold up to
+//! 24), each with its start and value. Or it may hold up to 12 hosts with values of their own, and the value of all
+//! other hosts.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,17 +13,18 @@ use super::pool::Block;
 /// The number of words of a line.
 pub(super) const WORDS: usize = 16;
 
-/// The number of words for the hosts' last bytes in a line of hosts. They are followed by as many values as there are
-/// bytes, and by the value of all other hosts.
+/// The number of words with the last bytes of hosts, at the start of a line of hosts. One value for each of these bytes
+/// follows, and then the value of all other hosts.
 const KEYS: usize = 3;
 
 const MOST_HOSTS: usize = 4 * KEYS;
 
-/// For each kind of block of runs: its kind, the number of words of starts, and the number of words of values.
+/// For each kind of block that holds runs: the kind, the number of words with starts, and the number of words with
+/// values.
 const SHORT: [(u32, usize, usize); 2] = [(ONE, 4, 12), (TWO, 8, 24)];
 
-/// The number of bits of a start. The highest bit marks a start after the last run, which no key reaches. The
-/// subtraction may borrow from it.
+/// The number of bits of a start in its lane. The highest bit is set in unused lanes, so no key reaches their start. It
+/// is also the bit from which a subtraction may borrow.
 const LANE: u32 = u8::BITS + 1;
 
 /// The number of starts in two words.
@@ -65,7 +67,7 @@ impl Line {
         let [first, second, third, ..] = &self.0;
         let keys = u64::from(key) * BYTES;
         let low = u64::from(value(first)) | u64::from(value(second)) << u32::BITS;
-        // If no host has the key, the place after the last host gives the value of all others.
+        // If no host has this key, `at` is the place after the last host, where the value of all other hosts is.
         let at = match first_zero(low ^ keys) {
             8 => 8 + first_zero(u64::from(value(third) ^ keys as u32) | !0 << u32::BITS).min(4),
             at => at,
@@ -92,8 +94,8 @@ fn value(word: &AtomicU32) -> u32 {
     word.load(Ordering::Relaxed)
 }
 
-/// The number of starts, in some pairs of words, that are at most `key`. The key is compared with all starts of a pair
-/// at once, each in its lane: if a start is above the key, its lane borrows.
+/// The number of starts in `words` that are at most `key`. One subtraction compares the key with all starts of a pair
+/// of words: a lane borrows if its start is above the key.
 #[inline]
 fn starts_up_to(words: &[AtomicU32], key: u8) -> usize {
     let keys = (u64::from(key) * EACH) | BORROW;
@@ -102,7 +104,8 @@ fn starts_up_to(words: &[AtomicU32], key: u8) -> usize {
         let starts = u64::from(value(low)) | u64::from(value(high)) << u32::BITS;
         (keys - starts) & BORROW
     });
-    // A lane has room for the sum of its own counts, and the highest lane for the sum of all lanes.
+    // Each lane counts the starts in it that are not above the key. The multiplication adds up all lanes in the highest
+    // lane; the sum fits.
     let sum = (counts.sum::<u64>() >> u8::BITS).wrapping_mul(EACH);
     (sum >> ((LANES as u32 - 1) * LANE)) as usize & 0x1f
 }
@@ -117,8 +120,8 @@ struct Runs {
 const MOST_RUNS: usize = 24;
 
 impl Runs {
-    /// Adds a run: addresses from `start` on have `value`. `start` is at least that of the last run. Returns `None` if
-    /// there are too many runs.
+    /// Adds a run: keys from `start` on have this value. `start` must not be below the start of the last run. Returns
+    /// `None` if there are too many runs.
     fn push(&mut self, start: u8, value: u32) -> Option<()> {
         if self.count > 0 && self.all[self.count - 1].0 == start {
             self.count -= 1;
@@ -131,7 +134,7 @@ impl Runs {
     }
 }
 
-/// A /24 in which few hosts differ from all others.
+/// A /24 in which few hosts have values of their own, and all others have the value `others`.
 pub(super) struct Hosts {
     others: u32,
     keys: [u8; MOST_HOSTS],
@@ -144,7 +147,7 @@ impl Hosts {
         Self { others, keys: [0; MOST_HOSTS], values: [others; MOST_HOSTS], count: 0 }
     }
 
-    /// Returns `None` if there are too many hosts.
+    /// Adds a host, unless its value is `others`. Returns `None` if there are too many hosts.
     fn push(&mut self, key: u8, value: u32) -> Option<()> {
         if value != self.others {
             *self.values.get_mut(self.count)? = value;
@@ -154,8 +157,8 @@ impl Hosts {
         Some(())
     }
 
-    /// The hosts of a /24 whose entries, in ascending order, are all hosts. All other addresses have the value
-    /// `others`. Returns `None` if an entry is not a host, or if there are too many.
+    /// The hosts of a /24, from its entries in ascending order. Addresses in no entry have the value `others`. Returns
+    /// `None` if an entry is not a single address, or if there are too many hosts.
     pub(super) fn from_entries(others: u32, entries: &[(u32, u8, u32)]) -> Option<Self> {
         let mut hosts = Self::new(others);
         let mut entries = entries.iter().peekable();
@@ -163,7 +166,7 @@ impl Hosts {
             if *length != 32 {
                 return None;
             }
-            // If a host has several values, the last one is the largest.
+            // If a host has several values, the largest is taken, which comes last.
             if entries.peek().is_none_or(|next| next.0 != *address) {
                 hosts.push(*address as u8, *value)?;
             }
@@ -172,8 +175,8 @@ impl Hosts {
     }
 
     fn from_cells(cells: &[u32; 256]) -> Option<Self> {
-        // If few cells differ from all others, most of the first `MOST_HOSTS * 2 + 1` cells have the value of all
-        // others, and so has their median.
+        // If at most `MOST_HOSTS` cells differ from all others, then most of the first `MOST_HOSTS * 2 + 1` cells have
+        // the common value. So their median is the common value.
         let mut first = [0; MOST_HOSTS * 2 + 1];
         first.copy_from_slice(cells.get(..MOST_HOSTS * 2 + 1)?);
         first.sort_unstable();
@@ -184,8 +187,8 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// The hosts in the form of [`PackedHosts`](super::packed_hosts::PackedHosts), if there are few and their values
-    /// are short: their last bytes, and their values followed by the value of all others.
+    /// The data for [`PackedHosts`](super::packed_hosts::PackedHosts): the hosts' last bytes, and their values followed
+    /// by the value of all others. `None` if there are too many hosts, or if a value does not fit two bytes.
     pub(super) fn pack(&self, base: Base) -> Option<(&[u8], [u16; MOST + 1])> {
         let keys = &self.keys[..self.count];
         let mut values = [0; MOST + 1];
@@ -197,7 +200,8 @@ impl Hosts {
     }
 
     pub(super) fn line(&self) -> [u32; WORDS] {
-        // If several bytes are equal, the first one is found. So unused places repeat the byte of the first host.
+        // Unused places repeat the byte of the first host. A lookup finds the first of several equal bytes, so it never
+        // finds these places.
         let mut keys = [self.keys[0]; MOST_HOSTS];
         keys[..self.count].copy_from_slice(&self.keys[..self.count]);
         let mut words = [self.others; WORDS];
@@ -209,7 +213,7 @@ impl Hosts {
     }
 }
 
-/// The short block for these cells, if one fits: its kind and its lines.
+/// A block of one or two lines for these cells: its kind and its lines. `None` if the cells do not fit.
 pub(super) fn short(cells: &[u32; 256]) -> Option<(u32, [[u32; WORDS]; 2])> {
     let of_runs = runs(cells).and_then(|runs| encode_runs(&runs));
     if let Some((ONE, _)) = of_runs {
@@ -227,11 +231,11 @@ fn runs(cells: &[u32; 256]) -> Option<Runs> {
     Some(runs)
 }
 
-/// The block for these runs, if one fits.
+/// The block of lines for these runs: its kind and its lines. `None` if the runs do not fit.
 fn encode_runs(runs: &Runs) -> Option<(u32, [[u32; WORDS]; 2])> {
     let runs = &runs.all[..runs.count];
     let (kind, starts, _) = *SHORT.iter().find(|(_, _, values)| runs.len() <= *values)?;
-    // After the last run there are starts that no key reaches.
+    // Unused lanes hold a start that no key reaches.
     let mut lanes = [BORROW; 4];
     let mut words = [[0; WORDS]; 2];
     for (index, (start, value)) in runs.iter().enumerate() {
@@ -248,7 +252,7 @@ fn encode_runs(runs: &Runs) -> Option<(u32, [[u32; WORDS]; 2])> {
     Some((kind, words))
 }
 
-/// The lines of a short block.
+/// The lines that a block of this kind uses.
 pub(super) fn used(kind: u32, lines: &[[u32; WORDS]; 2]) -> &[[u32; WORDS]] {
     if kind == TWO { lines } else { &lines[..1] }
 }

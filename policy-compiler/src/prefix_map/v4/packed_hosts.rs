@@ -1,4 +1,4 @@
-//! A few hosts of a /24 that differ from all others, in some bytes of a cache line.
+//! A /24 in which few hosts have values of their own, stored in some bytes of a cache line.
 //!
 //! The last byte of each host comes first, then the value of each host and the value of all others, in two bytes each.
 //! So a lookup in a /24 with few hosts reads a single line, which several /24 share. The bytes do not change after the
@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-/// The largest number of hosts that fit: their last bytes are compared at once.
+/// The largest number of packed hosts in a /24. Their last bytes fit one 64-bit word, and are compared at once.
 pub(super) const MOST: usize = 8;
 
 const LINE: usize = 64;
@@ -22,18 +22,18 @@ const fn bytes_of(hosts: usize) -> usize {
     hosts + 2 * (hosts + 1)
 }
 
-/// The packed hosts of all such /24.
+/// The packed hosts of all /24 that are stored in this form.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PackedHosts(Arc<Vec<u8>>);
 
 impl PackedHosts {
-    /// The short value of a key among `hosts` hosts whose bytes start at `first`. If there are no such bytes, it is 0,
-    /// which stands for the default.
+    /// The value of a key, in two bytes, in the /24 whose data starts at index `first` and has `hosts` hosts. It is 0,
+    /// which stands for the default, if the index is too large.
     #[inline]
     pub(super) fn lookup(&self, first: usize, hosts: usize, key: u8) -> u16 {
         let Some(bytes) = self.0.get(first..first + WINDOW) else { return 0 };
         let Some(keys) = bytes.first_chunk() else { return 0 };
-        // If no host has the key, the place after the last host gives the value of all others.
+        // If no host has this key, `at` is the place after the last host, where the value of all other hosts is.
         let at = first_zero(u64::from_le_bytes(*keys) ^ (u64::from(key) * BYTES)).min(hosts);
         let value = (hosts + 2 * at) % REACH;
         u16::from_le_bytes([bytes[value], bytes[value + 1]])
@@ -49,19 +49,19 @@ impl PackedHosts {
 pub(super) struct PackedHostsBuilder(Vec<u8>);
 
 impl PackedHostsBuilder {
-    /// Reserves enough memory for `hosts` hosts, even if each of them is in a different /24. The memory must never
-    /// move, because its address determines where a /24 fits into one cache line.
+    /// Reserves enough memory for `hosts` hosts, even if each of them is in a different /24. The memory must not move
+    /// afterwards: each /24 is placed within one cache line, which depends on the address of the memory.
     pub(super) fn with_room(hosts: usize) -> Self {
         Self(Vec::with_capacity(hosts * bytes_of(1) * 2 + WINDOW))
     }
 
-    /// The largest index at which the next /24 may start.
+    /// An upper bound of the index at which the next /24 starts.
     pub(super) fn next(&self) -> usize {
         self.0.len() + LINE
     }
 
-    /// Adds the last bytes of hosts, and their values followed by the value of all others. Returns the index of the
-    /// first byte.
+    /// Adds a /24: `keys` are the last bytes of its hosts, and `values` are the hosts' values followed by the value of
+    /// all others. Returns the index of its first byte.
     pub(super) fn add(&mut self, keys: &[u8], values: &[u16]) -> usize {
         let Self(bytes) = self;
         let size = bytes_of(keys.len()).max(MOST);
@@ -90,8 +90,8 @@ pub(super) const BYTES: u64 = u64::MAX / 0xff;
 /// The index of the lowest byte that is zero; 8 if there is none.
 #[inline]
 pub(super) const fn first_zero(bytes: u64) -> usize {
-    // Below the first zero byte no byte borrows, so the first zero byte is found exactly. Bytes above it may be marked
-    // wrongly.
+    // No byte below the first zero byte borrows, so the lowest marked byte is the first zero byte. Bytes above it may
+    // be marked wrongly, which does not matter.
     let zeroes = bytes.wrapping_sub(BYTES) & !bytes & (BYTES << 7);
     zeroes.trailing_zeros() as usize / 8
 }

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A block of cells, which are stored one by one while other threads may read them.
+/// A block of cells. Each cell is atomic, so that single cells may be stored while other threads read the block.
 pub(super) trait Block: Default {
     /// The values of the cells.
     type Cells: Clone;
 
-    /// Stores the cells. Readers learn of the block only afterwards.
+    /// Stores all cells. No reader knows the block yet.
     fn store(&self, cells: &Self::Cells);
 
     fn load(&self) -> Self::Cells;
@@ -33,8 +33,7 @@ impl<B: Block> Clone for BlockPool<B> {
 }
 
 impl<B: Block> BlockPool<B> {
-    /// Creates a pool of these blocks with room for an eighth as many more, and at least for
-    /// `spare` more.
+    /// Creates a pool of these blocks, with spare room for an eighth of their number, but for at least `spare` blocks.
     pub(super) fn new(mut all: Vec<B>, spare: usize) -> Self {
         let next = all.len();
         all.resize_with(next + spare.max(next / 8), B::default);

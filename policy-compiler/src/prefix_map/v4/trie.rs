@@ -23,7 +23,7 @@ pub(crate) struct Trie {
 }
 
 impl Clone for Trie {
-    /// A later store into one copy is not visible in the other. Nothing may be stored while this runs.
+    /// A later store into one of the two tries is not visible in the other. Nothing may be stored while this runs.
     fn clone(&self) -> Self {
         let cell = |cell: &AtomicU32| AtomicU32::new(cell.load(Ordering::Acquire));
         Self {
@@ -44,7 +44,7 @@ impl Trie {
         if cell & BLOCK == 0 { cell } else { self.in_block(cell, address as u8) }
     }
 
-    /// The cell of the /24 of an address, or the cell of its /16 if that is a value.
+    /// The cell for the /24 of an address. If the cell for the /16 holds a value, it is that cell.
     #[inline]
     fn above(&self, address: u32) -> u32 {
         let cell = load(self.root.get((address >> 16) as usize), self.base.default);

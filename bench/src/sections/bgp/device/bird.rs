@@ -21,8 +21,8 @@ pub(super) fn program(
     Ok(words.map(str::to_owned).to_vec())
 }
 
-/// Next hops are found in a separate table, so that the whole content of the other table is announced. The connect
-/// times are those of Calico's nodes.
+/// The configuration file of a speaker. The routes to next hops are in a separate table, so that the main table holds
+/// only routes to announce. The connect times are the same as in Calico's nodes.
 fn configuration(scenario: &Scenario, speaker: Ipv4Addr) -> String {
     let mut text = format!(
         "log stderr {{ warning, error, fatal, bug }};\n\

@@ -21,9 +21,10 @@ use crate::sections::bgp::scenario::{self, SYSTEM, Scenario, Shape};
 pub const SPEAKERS: &str = "speakers";
 /// The port of BGP.
 const PORT: u16 = 179;
-/// The time between two reads of the learned routes, which is that of an agent.
+/// The time between two reads of the learned routes. It is the same as in an agent.
 const LOOKS: Duration = Duration::from_secs(1);
-/// The largest number of prefixes from a router and from a node, which are those of an agent.
+/// The largest number of prefixes that a speaker accepts from a router; below, from a node. They are the same as in an
+/// agent.
 const PREFIXES: usize = 1 << 20;
 const PREFIXES_OF_NODE: usize = 1 << 15;
 

@@ -1,4 +1,5 @@
-//! The device under test: the speakers of one kind. Each is a separate process, except those of Manx, which share one.
+//! The device under test: all speakers of one program. Each speaker is a separate process, except that Manx's speakers
+//! share one process.
 
 mod bird;
 mod gobgp;
@@ -23,7 +24,7 @@ pub(super) use usage::Usage;
 
 /// The longest time until speakers listen.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Processes count as finished with their work when they have used almost no processor time for this long.
+/// When the processes have used almost no processor time for this long, their work counts as finished.
 const STILL: Duration = Duration::from_millis(250);
 /// The processor time that counts as almost none.
 const NEXT_TO_NONE: Duration = Duration::from_millis(3);
@@ -65,7 +66,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Starts the speakers of a scenario, and waits until all of them listen and have no other work.
+    /// Starts the speakers of a scenario, and waits until all speakers listen and have stopped using the CPU.
     pub(super) fn start(kind: Kind, scenario: &Scenario, folder: &Path) -> Result<Self, Error> {
         let speakers = scenario.speakers();
         let count = kind.processes(speakers.len());
@@ -126,7 +127,7 @@ impl Device {
         all.try_fold(Usage::default(), |sum, it| Ok(sum.with(it?)))
     }
 
-    /// Waits until the processes have finished their work, and returns the time when they had. `meanwhile` is called
+    /// Waits until the processes have finished their work, and returns the time when they finished. Calls `meanwhile`
     /// repeatedly.
     pub(super) fn until_still(
         &self,
@@ -155,7 +156,7 @@ impl Device {
     }
 }
 
-/// The arguments with which this program becomes another one that ends with it.
+/// The arguments with which this program starts itself and then becomes `program`, which ends with its parent.
 fn within(program: Vec<String>) -> Vec<String> {
     let words = [WITHIN, "--"].map(str::to_owned);
     words.into_iter().chain(program).collect()

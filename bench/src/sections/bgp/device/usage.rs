@@ -8,10 +8,10 @@ use crate::error::{Error, io};
 /// The processor time that a process has used, and its current memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Usage {
-    /// The processor time of its threads, in the program and in the kernel on behalf of it.
+    /// The processor time of its threads, in user mode and in the kernel.
     pub(crate) processor: Duration,
-    /// The number of bytes of memory that the process has allocated. The pages of programs and libraries belong to
-    /// files and are not counted.
+    /// The number of bytes of its anonymous memory (`proc(5)`: `smaps_rollup`). Pages that belong to files, such as
+    /// programs and libraries, are not counted.
     pub(crate) memory: u64,
 }
 
@@ -33,12 +33,12 @@ pub(super) fn of(process: u32) -> Result<Usage, Error> {
     Ok(Usage { processor: processor_time(process)?, memory: kib * 1024 })
 }
 
-/// The processor time of a process's threads, in nanoseconds (`proc(5)`: `schedstat`).
+/// The sum of the processor times of a process's threads (`proc(5)`: `schedstat`).
 pub(super) fn processor_time(process: u32) -> Result<Duration, Error> {
     let folder = format!("/proc/{process}/task");
     let threads = fs::read_dir(&folder).map_err(io(format!("{folder} cannot be read")))?;
     let times = threads.flatten().filter_map(|thread| {
-        // A thread that ends in the meantime no longer counts.
+        // A thread that ends while this runs is not counted.
         let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
         text.split(' ').next()?.parse::<u64>().ok()
     });

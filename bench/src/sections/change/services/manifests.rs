@@ -1,5 +1,5 @@
-//! The Services and `EndpointSlices`, in JSON as an API server sends them. A Service has five endpoints, except that
-//! each hundredth has 505, in six slices.
+//! The Services and `EndpointSlices`, in JSON as an API server sends them. Each hundredth Service has 505 endpoints, in
+//! six slices. Every other Service has five endpoints.
 
 use std::net::Ipv4Addr;
 
@@ -10,9 +10,9 @@ use crate::sections::change::node::key;
 
 /// The range of cluster IPs.
 pub(super) const RANGE: &str = "172.30.0.0/16";
-/// The number of endpoints of each hundredth Service, and of the others: ten per Service on average.
+/// The number of endpoints of each hundredth Service, and the number of each other Service. The average is ten.
 const ENDPOINTS: (usize, usize) = (505, 5);
-/// The largest number of endpoints of a slice, as Kubernetes writes them.
+/// The largest number of endpoints of a slice, which is the default in Kubernetes.
 const OF_SLICE: usize = 100;
 
 /// The number of endpoints of a Service.

@@ -38,11 +38,11 @@ pub(super) const ESTIMATE: Duration = Duration::from_secs(25);
 const ROUNDS: usize = 5;
 /// The smallest number of changes in a round.
 const FEWEST: usize = 200;
-/// The longest time from a change to its use by every worker, as p99; and the longest time from the texts to the first
-/// table.
+/// The goals: for the p99 of the time from a change until every worker uses it, in microseconds, and for the time from
+/// the texts to the first table, in milliseconds.
 const GOALS: (Goal, Goal) = (Goal::AtMost(1000.0), Goal::AtMost(150.0));
-/// The time between two changes by a tenant who changes a Service continuously, and the number of these changes between
-/// two changes by a neighbour.
+/// One tenant changes a Service continuously: the time between two of these changes. Also the number of these changes
+/// for each change by a neighbour.
 const CHURN: (Duration, usize) = (Duration::from_millis(1), 10);
 
 pub(super) fn measure(run: &mut Run) -> Result<(), Error> {
@@ -69,7 +69,8 @@ impl Results {
         self.figures.extend(Figure::from_times(NAME, &self.head, what, "ms", &[time], goal));
     }
 
-    /// Adds the median and the p99 of rounds of times, in microseconds. The goal is that of the p99.
+    /// Divides the times into rounds, and adds two figures in microseconds: the medians and the p99s of the rounds. The
+    /// goal applies to the p99.
     fn add_rounds(&mut self, what: &str, times: &[Duration], goal: Option<Goal>) {
         let micros: Vec<f64> = times.iter().map(|it| it.as_secs_f64() * 1e6).collect();
         let rounds = micros.chunks(micros.len().div_ceil(ROUNDS).max(1));
@@ -110,7 +111,7 @@ struct Running {
     published: Published,
 }
 
-/// Measures the way from the texts to the first tables.
+/// Measures the steps from the texts of the Services to the first tables.
 fn measure_start(
     services: usize,
     contents: &mut Contents,
@@ -172,8 +173,8 @@ fn measure_start(
 }
 
 impl Running {
-    /// Applies changes until every worker uses them, as the agent does. Returns the time of the calculation, and the
-    /// time from `began` until then.
+    /// Applies changes as the agent does, and waits until every worker uses them. Returns the time of the calculation,
+    /// and the time from `began` until the last worker uses them.
     fn follow(
         &mut self,
         contents: &Contents,
@@ -205,7 +206,8 @@ impl Running {
     }
 }
 
-/// Measures changes of endpoints: one endpoint of a slice is no longer ready, and another one is ready again.
+/// Measures changes of endpoints: in each change, one endpoint of a Service becomes unready, and in most changes the
+/// one before becomes ready again.
 fn measure_endpoints(
     services: usize,
     changes: usize,
@@ -239,7 +241,7 @@ fn measure_endpoints(
     Ok(())
 }
 
-/// Measures changes of Services: one is removed and added again.
+/// Measures changes of Services: each Service is removed and added again.
 fn measure_services(
     services: usize,
     changes: usize,
@@ -265,7 +267,7 @@ fn measure_services(
 }
 
 /// Measures changes while one tenant's Service of 505 endpoints changes continuously and a neighbour's Service changes
-/// from time to time. As in the agent, each turn takes all changes that have arrived in the meantime.
+/// from time to time. As in the agent, all changes that have arrived are applied together.
 fn measure_churn(
     services: usize,
     changes: usize,

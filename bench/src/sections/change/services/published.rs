@@ -1,4 +1,4 @@
-//! Tables that real workers without ports use, and the time when the last worker uses them.
+//! Publishes tables to real workers without ports, and measures the time until the last worker uses them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::error::Failure;
 
 /// The workers of the node.
 const WORKERS: usize = 2;
-/// The time after which a worker that has not taken new tables counts as stopped.
+/// A worker that does not use new tables after this time counts as stopped.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Workers and the tables that they use.
+/// Workers, and the tables that were last published to them.
 pub(super) struct Published {
     workers: Workers,
     reports: Receiver<Report>,
@@ -37,7 +37,8 @@ impl Published {
         Ok(published)
     }
 
-    /// Publishes tables, and waits until every worker uses them. Returns the time from `began` until then.
+    /// Publishes tables, and waits until every worker uses them. Returns the time from `began` until the last worker
+    /// uses them.
     pub(super) fn publish(
         &mut self,
         tables: Arc<Tables>,

@@ -58,7 +58,7 @@ struct Pods {
     image: Arc<Image>,
     /// The number of changes so far.
     changes: u64,
-    /// The number of changes that the image could not follow in place.
+    /// The number of changes that could not be stored in the image in place.
     refused: u64,
 }
 
@@ -103,12 +103,13 @@ impl Pods {
         }
     }
 
-    /// Removes the next pod, or adds it again. Returns whether the image followed in place.
+    /// Removes the next pod, or adds it again. Returns whether the change was stored in the image in place.
     fn change(&mut self) -> bool {
         let Self { model, compiler, image, .. } = self;
         let name = &self.names[(self.changes / 2) as usize % self.names.len()];
         let Some(pod) = model.endpoints.get(name).cloned() else { return false };
-        // The model keeps a removed pod in the state in which it will be added again.
+        // The removed pod is put back into the model at once. So the model is already right when the pod is added
+        // again.
         if self.changes.is_multiple_of(2) {
             model.endpoints.remove(name);
             let removed = PodChange { name, before: Some(&pod), after: None };

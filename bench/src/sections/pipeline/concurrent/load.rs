@@ -17,14 +17,14 @@ use crate::sections::pipeline::time::cpu_ticks;
 pub(crate) struct Outcome {
     /// Pairs of figures without and with the event. There are none if the row only requires that no packet is lost.
     pub(crate) pairs: Vec<Pair>,
-    /// What the row observed besides the figures.
+    /// Other observations, as text for the report.
     pub(crate) remark: String,
 }
 
 /// The duration of a round.
 pub(super) const ROUND: Duration = Duration::from_millis(500);
 pub(super) const FLOWS: u32 = 1000;
-/// The core of the control thread. The worker runs on another one, unless the user has chosen this one.
+/// The core of the control thread. The worker runs on another core, unless the user has chosen this core for it.
 pub(super) const CONTROL_CORE: usize = 0;
 
 /// Establishes flows. Returns the stream of their packets.
@@ -43,8 +43,8 @@ pub(super) fn established(node: &mut Node, flows: u32) -> Stream {
     requests
 }
 
-/// Sends packets as fast as possible for a round. Returns their number and the cost of each. The ticks of each batch
-/// are added to `batches`.
+/// Passes packets through the node as fast as possible for a round. Returns their number, and the average cost of a
+/// packet in ticks. Adds the ticks of each batch to `batches`.
 pub(super) fn load(
     node: &mut Node,
     stream: &Stream,

@@ -67,7 +67,8 @@ fn publish(
         std::thread::sleep(Duration::from_millis(1));
         made += 1;
         let mut tables = both[made as usize % 2].clone();
-        // Each publication has a different version, and its rules have other meanings.
+        // Each publication has a new version, and new revisions of the endpoints' policies. So every flow is decided
+        // again.
         let number = 2 + published + made;
         tables.version += number;
         for endpoint in tables.endpoints.iter_mut().flatten() {

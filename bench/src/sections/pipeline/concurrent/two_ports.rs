@@ -1,8 +1,8 @@
 //! The division of a worker's time between two ports that always have packets. The packets of one port are cheap, and
 //! those of the other port are expensive.
 //!
-//! The time of a port lasts from the worker's request for its packets to the worker's request to the next port. So it
-//! includes receiving, deciding and sending these packets.
+//! The time of a port lasts from the moment when the worker asks it for packets to the moment when the worker asks the
+//! next port. So it includes receiving, deciding and sending these packets.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -25,13 +25,15 @@ use crate::sections::pipeline::packets::station::Pace;
 use crate::sections::pipeline::packets::stream::{Direction, Order, Stream};
 use crate::sections::pipeline::time::ticks_per_second;
 
-/// The owners of the worker's time: the port with cheap packets, the port with expensive packets, and neither.
+/// The values of `Usage::owner`, which says for which port the worker's time is spent: the port with cheap packets, the
+/// port with expensive packets, or neither.
 const CHEAP: usize = 0;
 const EXPENSIVE: usize = 1;
 const NEITHER: usize = 2;
 /// The fair share of each of two ports.
 const HALF: f64 = 0.5;
-/// As many super-packets of 64 KB as a device returns at once. Each is written when the worker asks for it.
+/// The pace for super-packets of 64 KB: at most four at once, as a device returns them. Each is written only when the
+/// worker asks for it.
 const WHOLE: Pace = Pace { vector: 4, ring: 0 };
 
 /// Measures cheap packets at one port and super-packets of 64 KB at the other.
@@ -106,16 +108,16 @@ fn pass(node: &mut Node, meter: &Meter) -> (Usage, f64) {
 
 /// The usage of the worker's time.
 struct Usage {
-    /// The present owner, and the time since when it is the owner.
+    /// The current owner. It has been the owner since the time `since`.
     owner: usize,
     since: u64,
     /// The ticks of each owner.
     spent: [u64; 3],
     /// The number of cheap packets.
     packets: usize,
-    /// The ticks from each end of the cheap port's time to its next beginning.
+    /// The times in ticks for which the port with cheap packets waited: from the end of its time to its next beginning.
     waits: Vec<f64>,
-    /// The last time when the cheap port's time ended.
+    /// The moment when the time of the port with cheap packets ended. `None` unless the port waits.
     ended: Option<u64>,
 }
 
@@ -138,7 +140,7 @@ impl Usage {
     }
 }
 
-/// The usage, in a form that both ports can access.
+/// The usage behind a lock, because both ports access it.
 struct Meter(Mutex<Usage>);
 
 impl Meter {

@@ -1,5 +1,5 @@
-//! Two workers of one node, each with its part of the flows. They are compared with two workers that share nothing (two
-//! nodes), which shows the most that two cores of this machine can do.
+//! Two workers of one node, each with its part of the flows. They are compared with the workers of two separate nodes,
+//! which share nothing. Those show the highest rate that two cores of this machine can reach.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,13 +15,13 @@ use crate::sections::pipeline::rows::Row;
 use crate::sections::pipeline::setup::Setup;
 use crate::sections::pipeline::time::cpu_seconds;
 
-/// The number of packets of each worker in one measurement, and the number of pairs of measurements in a round. There
-/// are many short measurements, so that other load on the machine affects both sides.
+/// The number of packets of each worker in one measurement. A round has `PAIRS` pairs of such measurements. They are
+/// short and many, so that other load on the machine affects both sides.
 const PACKETS: u64 = 1 << 18;
 const PAIRS: usize = 8;
 const WORKERS: u32 = 2;
-/// The number of buffers of a worker. The workers are set up one after the other, and packets that a later one hands
-/// off need room in the meantime.
+/// The number of buffers of a worker. The workers are set up one after the other. Packets that a later worker hands off
+/// to an earlier one are held in buffers until the earlier one runs again.
 const BUFFERS: usize = 1 << 14;
 
 /// Measures packets from pod to pod.
@@ -68,7 +68,7 @@ fn measure(name: &str, rounds: usize) -> Result<Outcome, Failure> {
     for _ in 0..rounds {
         let one = measure_rate(&mut alone)?;
         for at in 0..PAIRS {
-            // Each side comes first equally often.
+            // Each side is measured first in half of the pairs.
             let first = (at % 2 == 1).then(|| measure_rate(&mut together)).transpose()?;
             let beside = measure_rate(&mut apart)?;
             let manx = first.map_or_else(|| measure_rate(&mut together), Ok)?;
@@ -105,7 +105,7 @@ fn measure_rate(workers: &mut [Setup]) -> Result<f64, Failure> {
                 pin(core);
                 together.wait();
                 let passed = cpu_seconds(|| setup.more(PACKETS)).map_err(|error| error.to_string());
-                // Packets that other workers still hand off must be served, too.
+                // Other workers may still hand off packets to this one, so it runs until all are done.
                 running.fetch_sub(1, Ordering::Relaxed);
                 while running.load(Ordering::Relaxed) > 0 {
                     setup.node.turn();

@@ -28,8 +28,8 @@ pub(crate) const PORTS: u16 = 64;
 
 /// The number of pods of other nodes.
 pub(crate) const FAR: u32 = 512;
-/// The pools of pods of other nodes: one without a tunnel, and one with a tunnel. Each node has a block of [`BLOCK`]
-/// addresses in each of them.
+/// The first addresses of the two pools for pods of other nodes: one pool without a tunnel, and one with a tunnel. Each
+/// node has a block of [`BLOCK`] addresses in each pool.
 pub(crate) const POOLS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 64, 0, 0), Ipv4Addr::new(10, 128, 0, 0)];
 pub(crate) const BLOCK: u32 = 1 << 12;
 /// The network that contains all networks that rules allow one by one. It holds no address of the cluster.
@@ -42,7 +42,8 @@ pub(crate) struct Network {
     pub(crate) port: u16,
 }
 
-/// The network of the rule with this number. All have one length, or lengths from 12 to 32 if `many_lengths` is true.
+/// The network of the rule with this number. All networks have the length 24, or lengths from 12 to 32 if
+/// `many_lengths` is true.
 pub(crate) fn network(rule: u32, many_lengths: bool) -> Network {
     let length = if many_lengths { 12 + rule % 21 } else { 24 };
     let address = (0xc000_0000 + rule * 256) & u32::MAX << (32 - length);

@@ -9,7 +9,7 @@ use manx_dataplane::port::link::{ETHERNET_LEN, Frame, Link};
 use manx_dataplane::port::{PacketIo, Received, Transmitted};
 use manx_dataplane::tables::PortId;
 
-/// A port that adds frames to another port.
+/// A port that wraps another one, and adds or removes the Ethernet headers.
 pub(crate) struct Framed<P> {
     port: P,
     link: Link,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::addresses::{FAR, NODE, Network, PORT, PORTS, SERVER, far_pod, network, underlay};
 
-/// The first of the client's ports, and their number. None of them has a special meaning, as that of VXLAN has.
+/// The first of the client's ports. Their number is `SOURCE_PORTS`. None of them is a port with a special meaning, such
+/// as the port of VXLAN.
 const FIRST_SOURCE_PORT: u16 = 8192;
 const SOURCE_PORTS: u32 = 1 << 15;
 
@@ -40,12 +41,13 @@ impl Peers {
         Arc::new(Self::Pods { shift: 0, hosts: vec![(SERVER.to_bits(), NODE.to_bits())] })
     }
 
-    /// The addresses that all of these rules except the last one allow.
+    /// Addresses in the networks that `rules` rules allow. The last rule is left out, because it allows the pods.
     pub(crate) fn networks(rules: u32, many_lengths: bool) -> Arc<Self> {
         Arc::new(Self::Networks { rules: rules - 1, many_lengths })
     }
 
-    /// The peer of the flow with this number. With pods, the first 2^21 flows of each pod are all different.
+    /// The peer of the flow with this number. If the peers are pods, each pod has 2^21 different flows before flows
+    /// repeat.
     #[inline]
     pub(crate) fn peer(&self, flow: u32) -> Peer {
         match self {
@@ -74,14 +76,15 @@ fn source_port(number: u32) -> u16 {
     FIRST_SOURCE_PORT + (number % SOURCE_PORTS) as u16
 }
 
-/// The bits of a flow's number.
+/// The number of bits of a flow's number.
 const NUMBER_BITS: u32 = 30;
 
 /// Permutes the numbers of [`NUMBER_BITS`] bits into an order that no cache can predict.
 #[inline]
 pub(crate) fn scatter(number: u32) -> u32 {
     let mut number = number & MASK;
-    // Each step is invertible: one half of the bits changes the other half, and an odd factor has an inverse.
+    // Both steps are invertible, so the result is a permutation: the upper half of the bits changes the lower half, and
+    // an odd factor has an inverse.
     for factor in [0x2c1b_3c6d, 0x297a_2d39] {
         number ^= number >> (NUMBER_BITS / 2);
         number = number.wrapping_mul(factor) & MASK;

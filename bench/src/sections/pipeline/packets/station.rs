@@ -19,9 +19,9 @@ use super::stream::{Random, Stream};
 pub(crate) struct Pace {
     /// The largest number of packets that one call of `receive` returns. The worker takes no more than its batch.
     pub(crate) vector: usize,
-    /// The number of packets that wait in the device. A packet is written when its buffer is given to the device, which
-    /// is this many packets before the worker receives it. The worker uses this many buffers in turn, in an order that
-    /// differs from that of their addresses.
+    /// The number of packets that wait in the device. A packet is written when its buffer enters the ring, so this many
+    /// other packets are received before it. The same buffers are used in turn, in an order that is not that of their
+    /// addresses.
     pub(crate) ring: usize,
 }
 
@@ -30,7 +30,7 @@ impl Pace {
     pub(crate) const DEVICE: Self = Self { vector: usize::MAX, ring: 2048 };
 }
 
-/// The packets that are still to be generated, and the counts.
+/// The state of a port: the packets that it will still generate, and its counts.
 struct State {
     stream: Option<Stream>,
     /// The number of packets that are not yet in the ring.
@@ -40,13 +40,13 @@ struct State {
     /// The number of packets that the worker has received, and the number of batches.
     given: u64,
     batches: u64,
-    /// Whether every packet that leaves is parsed, and those that no receiver would accept are counted.
+    /// Whether every transmitted packet is parsed, to count the broken ones, which no receiver would accept.
     checks: bool,
     transmitted: u64,
     broken: u64,
 }
 
-/// A port in memory. Its clones are the same port.
+/// A port in memory. All clones of a value are the same port.
 #[derive(Clone)]
 pub(crate) struct Station {
     state: Arc<Mutex<State>>,
@@ -109,7 +109,7 @@ impl Station {
         self.with(|state| state.checks = checks);
     }
 
-    /// The number of packets transmitted, and the number of broken ones among them.
+    /// The number of transmitted packets, and the number of broken packets among them.
     pub(crate) fn transmitted(&self) -> (u64, u64) {
         self.with(|state| (state.transmitted, state.broken))
     }
@@ -189,8 +189,8 @@ impl PacketIo for Station {
     }
 }
 
-/// Shuffles buffers that lie in memory one after the other, because the buffers of a pool that several ports have used
-/// for a while have no order either. They stay shuffled, because buffers are returned in the order of their use.
+/// Shuffles buffers that are adjacent in memory. In a real pool, which several ports have used for a while, buffers are
+/// in no order either. The buffers stay shuffled, because they return to the pool in the order of their use.
 #[inline(never)]
 fn shuffle(packets: &mut [Packet]) {
     let mut random = Random::default();
@@ -199,7 +199,7 @@ fn shuffle(packets: &mut [Packet]) {
     }
 }
 
-/// Whether a receiver accepts a packet, or a frame if it has a link.
+/// Whether a receiver accepts these bytes as a packet or, if there is a link, as a frame of this link.
 fn is_whole(bytes: &[u8], link: Option<&Link>) -> bool {
     let Some(link) = link else { return parse(bytes).is_ok() };
     let Some((header, packet)) = bytes.split_first_chunk::<ETHERNET_LEN>() else { return false };

@@ -1,4 +1,5 @@
-//! Packets of many flows, made as cheaply as possible: each is a template with the addresses and ports of its flow.
+//! Packets of many flows, generated as cheaply as possible: each packet is a copy of a template, into which the
+//! addresses and ports of a flow are written.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -33,11 +34,12 @@ pub(crate) enum Direction {
 /// The order of the flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Each flow is equally likely at any time. The sequence is the same in each run.
+    /// For each packet, a random flow, all equally likely. The sequence is the same in each run.
     Random,
     /// One flow after the other.
     InTurn,
-    /// A new flow each time, in an order that no cache can predict. After 2^30 packets flows repeat.
+    /// A new flow for each packet, in an order that no cache can predict. Flows repeat after as many packets as there
+    /// are flows, and at the latest after 2^30 packets.
     Scattered,
 }
 
@@ -48,7 +50,7 @@ pub(crate) struct Stream {
     direction: Direction,
     order: Order,
     template: Vec<u8>,
-    /// The sums of the template's inner and outer headers.
+    /// The checksum sums of the template's inner and outer IP headers, without the address that differs between flows.
     sums: [u32; 2],
     offload: Offload,
     /// The offset of the (outer) IP header in the template.
@@ -64,7 +66,7 @@ pub(crate) struct Stream {
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A number below `limit`; each is equally likely.
+    /// A random number below `limit`. All numbers are equally likely.
     #[inline]
     pub(crate) fn below(&mut self, limit: u32) -> u32 {
         // These are the constants of Knuth's MMIX. The upper bits have the best quality.
