@@ -230,7 +230,7 @@ fn holds_every_kind_of_packet_and_all_are_right(file: &Path, large: usize) {
         "tcp.analysis.out_of_order || tcp.analysis.retransmission || tcp.analysis.lost_segment";
     let disorder = packets(file, disorder, &["frame.number", "ip.src", "tcp.seq", "tcp.len"]);
     // Except for packets that a kernel reorders when their sender moves to another core.
-    assert!(disorder.len() * 50 <= segments, "{} of {segments}: {disorder:#?}", disorder.len());
+    assert!(disorder.len() <= 4 + segments / 50, "{} of {segments}: {disorder:#?}", disorder.len());
 }
 
 /// Checks that every packet has a correct outer header from node to node, as long as its content.
