@@ -64,7 +64,7 @@ pub(in crate::decide) fn open(
     let Ok(source) = source else {
         return Some(FlowDecision::drop(DropReason::NoRoute));
     };
-    // The connection can have moved only if the backend sees the client's own address and port.
+    // Only a connection whose backend sees the client's own address and port can have moved here from another node.
     let takes_moved = takes_moved && source == SourceBehind::Client;
     if is_lost(metadata) && !takes_moved {
         return Some(FlowDecision::refuse(DropReason::TcpWithoutFlow));
