@@ -141,10 +141,7 @@ impl Peering {
         } = peering;
         let (ranges, pools): (Vec<IpNet>, _) =
             (view.announced_nets.all().collect(), pools(contents));
-        let is_inside = |it: IpAddr| {
-            values_around(&pools, IpNet::from(it)).next().is_some()
-                || ranges.iter().any(|range| range.contains(&it))
-        };
+        let is_inside = |it: IpAddr| is_inside(&pools, &ranges, IpNet::from(it));
         let is_of_node = |it: &IpAddr| is_own(&view.own_addresses, it);
         self.gateways = routers::usable_gateways(gateways, is_of_node, is_inside, &mut problems);
         problems.extend(problem_of_listening(&wanted, &self.listening));
@@ -228,20 +225,15 @@ impl Peering {
             return None;
         }
         let mut learned = self.speaker.next_hops(|peer| !peer.is_node);
-        learned.retain(|(prefix, router)| {
-            !self.is_inside(*prefix) && !self.is_inside(IpNet::from(*router))
-        });
+        let none = BTreeMap::new();
+        let pools = self.pools().unwrap_or(&none);
+        let is_inside = |net: IpNet| is_inside(pools, &self.ranges, net);
+        learned.retain(|(prefix, router)| !is_inside(*prefix) && !is_inside((*router).into()));
         let (kept, count) = routers::collect(learned);
         self.ways_out = count;
         // A large table costs this thread a part of a second. The pause comes after that.
         self.next_look = Instant::now() + LOOKS;
         Some(kept)
-    }
-
-    /// Whether a net lies in a pool, or in a range of services' addresses.
-    fn is_inside(&self, net: IpNet) -> bool {
-        self.pools().is_some_and(|all| values_around(all, net).next().is_some())
-            || self.ranges.iter().any(|range| range.contains(&net))
     }
 
     /// The pools in the speaker's configuration.
@@ -289,6 +281,11 @@ impl Peering {
     pub(super) fn leave(self) {
         self.speaker.leave();
     }
+}
+
+/// Whether a net lies in a pool, or in a range of services' addresses.
+fn is_inside(pools: &BTreeMap<IpNet, bool>, ranges: &[IpNet], net: IpNet) -> bool {
+    values_around(pools, net).next().is_some() || ranges.iter().any(|range| range.contains(&net))
 }
 
 /// The addresses at which a node's speaker should listen: all addresses, or the node's own (`bindMode: NodeIP`).
