@@ -21,9 +21,9 @@ pub struct AgentMetrics {
     pub stale_since: Option<SystemTime>,
     /// The numbers of objects, by the group and the name of their kind, and by whether they are valid.
     pub objects: BTreeMap<(&'static str, &'static str, bool), u64>,
-    /// Problems of objects because of which something does not take effect as written.
+    /// Problems of objects: each keeps something from taking effect as written.
     pub errors: u64,
-    /// Problems of objects because of which the agent has ignored something.
+    /// Problems of objects: for each, the agent has ignored something.
     pub warnings: u64,
     /// Endpoints of the whole cluster in the tables.
     pub known_endpoints: u64,

@@ -70,7 +70,7 @@ impl Grouped {
 }
 
 /// The groups that are not empty, in ascending order, each with its numbers. Empty groups take no memory, so this suits
-/// a large number of groups of which most are empty.
+/// many groups, most of them empty.
 #[derive(Debug, Default)]
 pub(crate) struct OccupiedGroups {
     groups: Vec<u32>,
